@@ -1,0 +1,1 @@
+//! The deterministic CBOR subset (01 §1).

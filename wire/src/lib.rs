@@ -1,0 +1,25 @@
+//! Bytes to types and back for the protocols Drover speaks. Pure: no I/O, no clock, no allocation it can avoid.
+//!
+//! | Module | Story |
+//! | --- | --- |
+//! | [`cbor`] | the deterministic CBOR subset of spec/weald/01-wire.md §1 |
+//! | [`id`] | the fixed-width names everything else is built from |
+//! | [`error`] | the closed registry of refusals (spec/weald/04-errors-and-limits.md) |
+//! | [`frame`] | the 25 frames (01 §3) |
+//! | [`envelope`] | the durable unit and its content address (01 §4) |
+//! | [`access`] | access sets, their signing input and digest (05 §3, §4) |
+//! | [`recon`] | range reconciliation: payload and both roles (03) |
+//! | [`join`] | JOIN bodies (06 §4) |
+//! | [`invite`] | invite records and one-time codes (06 §2, §3) |
+//! | [`ws`] | WebSocket heads of whole data messages (RFC 6455) |
+
+pub mod access;
+pub mod cbor;
+pub mod envelope;
+pub mod error;
+pub mod frame;
+pub mod id;
+pub mod invite;
+pub mod join;
+pub mod recon;
+pub mod ws;
