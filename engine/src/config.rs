@@ -1,0 +1,69 @@
+//! What an operator can choose, resolved: the binary reads the environment, the engine gets this.
+
+use std::sync::Arc;
+
+/// Settings of the engine (13 §a.2). Limits of `None` are off.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Public name: goes into links; the first workspace is `ws:` and this.
+    pub hostname: Arc<str>,
+    /// Refuse plaintext envelopes.
+    pub min_enc_mls: bool,
+    /// Maintenance: no durable writes.
+    pub read_only: bool,
+    /// Whether access sets rule (`enforce`).
+    pub access_set: bool,
+    /// LIVE on or off.
+    pub live: bool,
+    /// LIVE frames per connection and minute.
+    pub live_frames_per_minute: u32,
+    /// SEND frames per device and minute.
+    pub send_frames_per_minute: u64,
+    /// SEND ciphertext bytes per device and minute.
+    pub send_bytes_per_minute: u64,
+    /// SEND bytes per principal, group and minute.
+    pub group_ingress_bytes_per_minute: Option<u64>,
+    /// SEND bytes per workspace and minute.
+    pub workspace_ingress_bytes_per_minute: Option<u64>,
+    /// Bytes of a device in a group that no other subscriber was sent.
+    pub group_backlog_bytes: Option<u64>,
+    /// Log bytes per workspace.
+    pub max_log_bytes: Option<u64>,
+    /// Accept an empty `ct`.
+    pub allow_empty_ct: bool,
+    /// Upgrade to AUTH_ACK.
+    pub handshake_timeout_ms: u64,
+    /// Silence before the probe.
+    pub idle_timeout_ms: u64,
+    /// What AUTH_ACK reports as the build.
+    pub build_digest: Arc<str>,
+    /// Shards of the process.
+    pub shards: usize,
+    /// Memory for the (seq, id) indexes of one shard's groups, bytes; idle groups are evicted beyond it.
+    pub index_bytes_max: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            hostname: "localhost".into(),
+            min_enc_mls: false,
+            read_only: false,
+            access_set: true,
+            live: true,
+            live_frames_per_minute: 60,
+            send_frames_per_minute: 6_000,
+            send_bytes_per_minute: 67_108_864,
+            group_ingress_bytes_per_minute: Some(8 << 20),
+            workspace_ingress_bytes_per_minute: Some(64 << 20),
+            group_backlog_bytes: Some(32 << 20),
+            max_log_bytes: None,
+            allow_empty_ct: false,
+            handshake_timeout_ms: 10_000,
+            idle_timeout_ms: 300_000,
+            build_digest: "unknown".into(),
+            shards: 1,
+            index_bytes_max: 256 << 20,
+        }
+    }
+}
