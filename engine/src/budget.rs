@@ -52,11 +52,6 @@ impl Minute {
             self.used = self.used.saturating_sub(amount);
         }
     }
-
-    /// Whether the minute is over, so that nothing is lost by forgetting it.
-    pub fn is_over(&self, wall_ms: u64) -> bool {
-        self.minute != wall_ms / 60_000
-    }
 }
 
 #[cfg(test)]

@@ -138,7 +138,6 @@ pub(crate) struct RunItem {
     /// Where both end.
     pub(crate) end: u32,
     pub(crate) cost: u32,
-    pub(crate) ct_bytes: u32,
     /// The writer's connection, which is not sent its own.
     pub(crate) writer: ConnId,
 }
