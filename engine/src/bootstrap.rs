@@ -97,24 +97,55 @@ pub fn mint(realm: &RealmId, now_ms: u64, first: bool) -> Result<Minted, MintErr
         code_hash,
         uses: 1,
     };
-    let genesis = Genesis { public_key, token: token.0, redeemed_ms: None };
+    let genesis = Genesis {
+        public_key,
+        token: token.0,
+        redeemed_ms: None,
+    };
     let fingerprint = genesis_fingerprint(&public_key);
     let batch = ControlBatch {
-        checks: vec![Check::Absent(records::SALT.to_vec()), Check::Absent(records::GENESIS.to_vec())],
+        checks: vec![
+            Check::Absent(records::SALT.to_vec()),
+            Check::Absent(records::GENESIS.to_vec()),
+        ],
         writes: vec![
             records::put_raw(records::SALT.to_vec(), salt.to_vec()),
             records::put(records::GENESIS.to_vec(), &genesis),
             records::put(records::invite_key(&token), &invite),
         ],
         directory: vec![
-            (realm_key(realm), Some(if first { FIRST_WORKSPACE.into() } else { bytes::Bytes::new() })),
-            (DirectoryKey { kind: DirectoryKind::Token, name: token.0.to_vec() }, Some(bytes::Bytes::new())),
+            (
+                realm_key(realm),
+                Some(if first {
+                    FIRST_WORKSPACE.into()
+                } else {
+                    bytes::Bytes::new()
+                }),
+            ),
+            (
+                DirectoryKey {
+                    kind: DirectoryKind::Token,
+                    name: token.0.to_vec(),
+                },
+                Some(bytes::Bytes::new()),
+            ),
         ],
     };
-    Ok(Minted { batch, token, banner: Banner { token, code, fingerprint } })
+    Ok(Minted {
+        batch,
+        token,
+        banner: Banner {
+            token,
+            code,
+            fingerprint,
+        },
+    })
 }
 
 /// A workspace's name in the directory.
 pub fn realm_key(realm: &RealmId) -> DirectoryKey {
-    DirectoryKey { kind: DirectoryKind::Realm, name: Hash::of(&[realm.0.as_bytes()]).0.to_vec() }
+    DirectoryKey {
+        kind: DirectoryKind::Realm,
+        name: Hash::of(&[realm.0.as_bytes()]).0.to_vec(),
+    }
 }

@@ -6,14 +6,20 @@ use argon2::{Algorithm, Argon2, Params, Version};
 pub fn hash(code: &[u8; 12], token: &[u8; 16]) -> Option<[u8; 32]> {
     let params = Params::new(19_456, 2, 1, Some(32)).ok()?;
     let mut out = [0; 32];
-    Argon2::new(Algorithm::Argon2id, Version::V0x13, params).hash_password_into(code, token, &mut out).ok()?;
+    Argon2::new(Algorithm::Argon2id, Version::V0x13, params)
+        .hash_password_into(code, token, &mut out)
+        .ok()?;
     Some(out)
 }
 
 /// Whether the code hashes to this value, compared in constant time; a failure counts as a mismatch.
 pub fn matches(check: &crate::effects::CodeCheck) -> bool {
-    hash(&check.code, &check.token)
-        .is_some_and(|hash| hash.iter().zip(&check.code_hash).fold(0, |diff, (a, b)| diff | (a ^ b)) == 0)
+    hash(&check.code, &check.token).is_some_and(|hash| {
+        hash.iter()
+            .zip(&check.code_hash)
+            .fold(0, |diff, (a, b)| diff | (a ^ b))
+            == 0
+    })
 }
 
 #[cfg(test)]

@@ -20,7 +20,11 @@ fn framed(payload_cost: usize, capacity: usize, encode: impl FnOnce(&mut Vec<u8>
     ws::binary_head(buffer.len() - HEADROOM, &mut head);
     let start = HEADROOM - head.len();
     buffer[start..HEADROOM].copy_from_slice(&head);
-    Outbound { bytes: Bytes::from(buffer).slice(start..), messages: 1, cost: cost(payload_cost) as u32 }
+    Outbound {
+        bytes: Bytes::from(buffer).slice(start..),
+        messages: 1,
+        cost: cost(payload_cost) as u32,
+    }
 }
 
 /// Bytes of the frame's one variable field, as 02 §9 counts them.
@@ -37,7 +41,9 @@ fn payload(frame: &Frame<'_>) -> usize {
         | Frame::Live { ct: bytes, .. }
         | Frame::Call { body: bytes, .. }
         | Frame::Media { ct: bytes, .. } => bytes.len(),
-        Frame::Keys(Keys::Bundles { packages } | Keys::Publish { packages }) => packages.iter().map(<[u8]>::len).sum(),
+        Frame::Keys(Keys::Bundles { packages } | Keys::Publish { packages }) => {
+            packages.iter().map(<[u8]>::len).sum()
+        }
         Frame::Wake(Wake::Capability { register_url, .. }) => register_url.len(),
         Frame::Wake(Wake::Register { handle, .. }) => handle.len(),
         _ => 0,
@@ -62,7 +68,9 @@ pub(crate) fn sub_ack(group: GroupId, head_seq: u64) -> Outbound {
 
 /// An inbound frame forwarded byte for byte.
 pub(crate) fn forwarded(bytes: &[u8], payload_bytes: usize) -> Outbound {
-    framed(payload_bytes, bytes.len(), |buffer| buffer.extend_from_slice(bytes))
+    framed(payload_bytes, bytes.len(), |buffer| {
+        buffer.extend_from_slice(bytes)
+    })
 }
 
 /// Stored envelopes as PUSH frames in one run.
@@ -76,7 +84,11 @@ pub(crate) fn pushes<'a>(envelopes: impl ExactSizeIterator<Item = &'a [u8]> + Cl
         messages += 1;
         total += cost(envelope.len());
     }
-    Outbound { bytes: Bytes::from(buffer), messages, cost: total as u32 }
+    Outbound {
+        bytes: Bytes::from(buffer),
+        messages,
+        cost: total as u32,
+    }
 }
 
 /// The WebSocket head and the frame head of a PUSH around an envelope of this length.
@@ -110,7 +122,11 @@ pub(crate) fn acks(owed: &mut VecDeque<Owed>, done: u64, room: usize) -> Outboun
         }
     }
     let bytes = Bytes::from(buffer);
-    Outbound { bytes, messages: count as u32, cost: (count * cost(0)) as u32 }
+    Outbound {
+        bytes,
+        messages: count as u32,
+        cost: (count * cost(0)) as u32,
+    }
 }
 
 fn push_ack(hash: Hash, seq: u64, buffer: &mut Vec<u8>) {

@@ -95,15 +95,23 @@ impl Realm {
                 realm.salt = Salt::from_slice(value).ok_or(StoreError::Damaged)?;
                 salted = true;
             } else if key == records::HEAD {
-                head = Some(u64::from_be_bytes(value[..].try_into().map_err(|_| StoreError::Damaged)?));
+                head = Some(u64::from_be_bytes(
+                    value[..].try_into().map_err(|_| StoreError::Damaged)?,
+                ));
             } else if key == records::GENESIS {
                 realm.genesis = Some(records::get(value)?);
             } else if tail(records::SET).is_some() {
                 newest = Some(value); // ascending by version
             } else if let Some(hash) = tail(records::GRANT) {
-                realm.grants.insert(EntryHash::from_slice(hash).ok_or(StoreError::Damaged)?, records::get(value)?);
+                realm.grants.insert(
+                    EntryHash::from_slice(hash).ok_or(StoreError::Damaged)?,
+                    records::get(value)?,
+                );
             } else if let Some(token) = tail(records::INVITE) {
-                realm.invites.insert(Token::from_slice(token).ok_or(StoreError::Damaged)?, records::get(value)?);
+                realm.invites.insert(
+                    Token::from_slice(token).ok_or(StoreError::Damaged)?,
+                    records::get(value)?,
+                );
             } else if let Some(rest) = tail(records::SEAT) {
                 let (token, nonce) = rest.split_at_checked(16).ok_or(StoreError::Damaged)?;
                 let token = Token::from_slice(token).ok_or(StoreError::Damaged)?;
@@ -121,7 +129,11 @@ impl Realm {
                     device,
                     crate::chain::Probation {
                         introduced_version: stored.introduced_version,
-                        pinned: stored.pinned.chunks_exact(32).filter_map(EntryHash::from_slice).collect(),
+                        pinned: stored
+                            .pinned
+                            .chunks_exact(32)
+                            .filter_map(EntryHash::from_slice)
+                            .collect(),
                         cleared_version: stored.cleared_version,
                     },
                 );
@@ -158,7 +170,12 @@ impl Realm {
 
     /// The same for an entry hash.
     pub(crate) fn admits_entry(&self, entry: &EntryHash, wall_ms: u64) -> Admission {
-        if self.chain.head.as_ref().is_some_and(|h| h.entries.contains(entry)) {
+        if self
+            .chain
+            .head
+            .as_ref()
+            .is_some_and(|h| h.entries.contains(entry))
+        {
             Admission::InSet
         } else if self.grants.get(entry).is_some_and(|g| g.is_live(wall_ms)) {
             Admission::Provisional
@@ -171,7 +188,11 @@ impl Realm {
 
     /// Device hashes (and expiries) with a running seat on the unspent bootstrap invite.
     pub(crate) fn founders(&self, wall_ms: u64) -> impl Iterator<Item = (EntryHash, u64)> + '_ {
-        let token = self.genesis.as_ref().filter(|g| g.redeemed_ms.is_none()).map(|g| Token(g.token));
+        let token = self
+            .genesis
+            .as_ref()
+            .filter(|g| g.redeemed_ms.is_none())
+            .map(|g| Token(g.token));
         self.seats
             .iter()
             .filter(move |((t, _), seat)| Some(*t) == token && seat.is_running(wall_ms))
@@ -185,7 +206,9 @@ impl Realm {
 
     /// The live invite under this token.
     pub(crate) fn live_invite(&self, token: &Token, wall_ms: u64) -> Option<&Invite> {
-        self.invites.get(token).filter(|i| i.state == InviteState::Live && wall_ms < i.expires_ms)
+        self.invites
+            .get(token)
+            .filter(|i| i.state == InviteState::Live && wall_ms < i.expires_ms)
     }
 
     /// The slot of a device's budgets. Never given back: they must outlive its sockets, and an admitted device is

@@ -30,24 +30,45 @@ impl Shard {
         session.named = named;
         session.challenge = Some(Box::new(challenge));
         let min_enc = u8::from(self.config.min_enc_mls);
-        let ack = Frame::ConnectAck { version: selected, server_time_ms: self.now.wall_ms, min_enc };
+        let ack = Frame::ConnectAck {
+            version: selected,
+            server_time_ms: self.now.wall_ms,
+            min_enc,
+        };
         self.reply(conn, message::frame(&ack), fx);
-        self.reply(conn, message::frame(&Frame::AuthChallenge { challenge: &challenge }), fx);
+        self.reply(
+            conn,
+            message::frame(&Frame::AuthChallenge {
+                challenge: &challenge,
+            }),
+            fx,
+        );
     }
 
     /// 02 §4; the selected version is covered as well (02 decision 8), which only the relay can tell.
     fn challenge(&self, version: u16, groups: &[GroupId]) -> [u8; 32] {
         let (secret, nonce) = self.challenges.next();
         let mut hasher = blake3::Hasher::new();
-        hasher.update(b"weald relay challenge v1").update(secret).update(&nonce.to_be_bytes());
-        hasher.update(&self.now.wall_ms.to_be_bytes()).update(&version.to_be_bytes());
+        hasher
+            .update(b"weald relay challenge v1")
+            .update(secret)
+            .update(&nonce.to_be_bytes());
+        hasher
+            .update(&self.now.wall_ms.to_be_bytes())
+            .update(&version.to_be_bytes());
         for group in groups {
             hasher.update(&group.0);
         }
         *hasher.finalize().as_bytes()
     }
 
-    pub(super) fn auth<E: Effects>(&mut self, conn: ConnId, device: PublicKey, signature: &Signature, fx: &mut E) {
+    pub(super) fn auth<E: Effects>(
+        &mut self,
+        conn: ConnId,
+        device: PublicKey,
+        signature: &Signature,
+        fx: &mut E,
+    ) {
         let Some(session) = self.session(conn) else { return };
         let challenge = session.challenge.take();
         let named = session.named.clone();
@@ -88,14 +109,32 @@ impl Shard {
 
     /// Asks the next candidate, wherever its shard is.
     fn ask_next<E: Effects>(&mut self, conn: ConnId, fx: &mut E) {
-        let Some(judging) = self.session(conn).and_then(|s| s.judging.as_mut()) else { return };
+        let Some(judging) = self.session(conn).and_then(|s| s.judging.as_mut()) else {
+            return;
+        };
         let device = judging.device;
         if let Some(realm) = judging.candidates.pop_front() {
             let shard = Directory::shard_of(&realm, self.config.shards);
             if shard == self.index {
-                self.when_loaded(&realm, Waiter::Ask { from: shard, conn, device }, fx);
+                self.when_loaded(
+                    &realm,
+                    Waiter::Ask {
+                        from: shard,
+                        conn,
+                        device,
+                    },
+                    fx,
+                );
             } else {
-                fx.post(shard, ShardMessage(Posted::Ask { from: self.index, conn, realm, device }));
+                fx.post(
+                    shard,
+                    ShardMessage(Posted::Ask {
+                        from: self.index,
+                        conn,
+                        realm,
+                        device,
+                    }),
+                );
             }
             return;
         }
@@ -108,9 +147,13 @@ impl Shard {
     }
 
     pub(super) fn verdict<E: Effects>(&mut self, conn: ConnId, realm: RealmId, verdict: Verdict, fx: &mut E) {
-        let Some(judging) = self.session(conn).and_then(|s| s.judging.as_mut()) else { return };
+        let Some(judging) = self.session(conn).and_then(|s| s.judging.as_mut()) else {
+            return;
+        };
         match verdict {
-            Verdict::Judged(Admission::InSet | Admission::Provisional, entry) => self.choose(conn, realm, entry, fx),
+            Verdict::Judged(Admission::InSet | Admission::Provisional, entry) => {
+                self.choose(conn, realm, entry, fx)
+            }
             _ => {
                 if judging.first.is_none() {
                     judging.first = Some((realm, verdict));
@@ -136,9 +179,13 @@ impl Shard {
     /// The second read, with everything that follows it, in one step of the realm's own shard: whichever side of it a
     /// removal commits on, either the read refuses or the registry closes the socket (02 §5).
     pub(super) fn finish_auth<E: Effects>(&mut self, conn: ConnId, fx: &mut E) {
-        let Some(judging) = self.session(conn).and_then(|s| s.judging.as_ref()) else { return };
+        let Some(judging) = self.session(conn).and_then(|s| s.judging.as_ref()) else {
+            return;
+        };
         let (device, claimed) = (judging.device, judging.claimed);
-        let Some((id, first_entry)) = judging.chosen.clone() else { return };
+        let Some((id, first_entry)) = judging.chosen.clone() else {
+            return;
+        };
         let slot = self.realm_slot(&id, fx);
         let wall_ms = self.now.wall_ms;
         let Some(realm) = self.realm_mut(slot) else {
@@ -152,12 +199,19 @@ impl Shard {
             let unknown = self.unknown_groups(conn, &id);
             if !unknown.is_empty() {
                 let keys = unknown.iter().map(group_key).collect();
-                let ticket = self.ticket(Pending::Claim { conn, groups: unknown });
+                let ticket = self.ticket(Pending::Claim {
+                    conn,
+                    groups: unknown,
+                });
                 return fx.store(ticket, StoreRequest::Claim(id, keys));
             }
         }
         let Some(realm) = self.realm_mut(slot) else { return };
-        let state = if admission == Admission::Founding { State::Bootstrapping } else { State::Ready };
+        let state = if admission == Admission::Founding {
+            State::Bootstrapping
+        } else {
+            State::Ready
+        };
         let device_slot = realm.device_slot(&device);
         realm.registry.entry(entry).or_default().push(conn);
         if let Some(session) = self.session(conn) {
@@ -185,7 +239,10 @@ impl Shard {
         }
         let room = GROUPS_PER_WORKSPACE.saturating_sub(self.directory.group_count(realm));
         if unknown.len() > room {
-            tracing::warn!(rows = GROUPS_PER_WORKSPACE, "a workspace has all the groups it may have");
+            tracing::warn!(
+                rows = GROUPS_PER_WORKSPACE,
+                "a workspace has all the groups it may have"
+            );
             unknown.truncate(room);
         }
         unknown
@@ -237,5 +294,8 @@ impl Shard {
 
 /// A group's name in the directory.
 pub(super) fn group_key(group: &GroupId) -> DirectoryKey {
-    DirectoryKey { kind: DirectoryKind::Group, name: group.0.to_vec() }
+    DirectoryKey {
+        kind: DirectoryKind::Group,
+        name: group.0.to_vec(),
+    }
 }

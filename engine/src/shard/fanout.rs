@@ -60,7 +60,9 @@ impl Shard {
             }
         }
         if track && reached > 0 {
-            group.backlog.sent(run.items[0].seq, run.items[reached - 1].seq, None);
+            group
+                .backlog
+                .sent(run.items[0].seq, run.items[reached - 1].seq, None);
         }
         self.metrics.fanout_frames.add(frames as u64);
         self.metrics.subscriber_downgrades.add(downgrades);

@@ -100,7 +100,9 @@ impl Shard {
             return Err(Code::ServiceReadOnly.into()); // 2
         }
         let wall_ms = self.now.wall_ms;
-        let Some(session) = self.session(conn) else { return Ok(()) };
+        let Some(session) = self.session(conn) else {
+            return Ok(());
+        };
         let (bound, device, seen_before) = (session.realm, session.device_slot, session.charged);
         session.charged = true;
         if !seen_before {
@@ -132,14 +134,24 @@ impl Shard {
         }
         let realm = self.groups[slot as usize].realm;
         self.charge_ingress(realm, slot, device, ct_bytes)?; // 9b
-        let Loaded::Warm(index) = &mut self.groups[slot as usize].envelopes else { return Ok(()) };
+        let Loaded::Warm(index) = &mut self.groups[slot as usize].envelopes else {
+            return Ok(());
+        };
         let open = self.ingest.open_number();
         if let Some((seq, durable)) = index.find(&envelope.hash) {
             self.metrics.envelopes_duplicate.add(1);
             // 10. An original that is still being committed is acknowledged with the open batch: if its own commit
             // fails, the open one fails with it.
             let batch = if durable { 0 } else { open };
-            self.owe(conn, Owed::Ack { hash: envelope.hash, seq, batch }, fx);
+            self.owe(
+                conn,
+                Owed::Ack {
+                    hash: envelope.hash,
+                    seq,
+                    batch,
+                },
+                fx,
+            );
             return Ok(());
         }
         if self.ingest.open.bytes >= UNCOMMITTED_BYTES_MAX {
@@ -166,13 +178,24 @@ impl Shard {
         }
         self.ingest.open.charge(realm, ct_bytes);
         self.ingest.open.bytes += bytes.len();
-        self.owe(conn, Owed::Ack { hash: envelope.hash, seq, batch: open }, fx);
+        self.owe(
+            conn,
+            Owed::Ack {
+                hash: envelope.hash,
+                seq,
+                batch: open,
+            },
+            fx,
+        );
         Ok(())
     }
 
     fn charge_device_frame(&mut self, bound: Option<u32>, device: u32) -> Result<(), Refusal> {
         let (wall_ms, frames) = (self.now.wall_ms, self.config.send_frames_per_minute);
-        if let Some(device) = bound.and_then(|r| self.realm_mut(r)).and_then(|r| r.devices.get_mut(device as usize)) {
+        if let Some(device) = bound
+            .and_then(|r| self.realm_mut(r))
+            .and_then(|r| r.devices.get_mut(device as usize))
+        {
             if !device.frames.fits(wall_ms, 1, frames) {
                 return Err(Refusal::number(Code::RateLimited, frames).after(60));
             }
@@ -183,7 +206,10 @@ impl Shard {
 
     fn charge_device_bytes(&mut self, bound: Option<u32>, device: u32, ct_bytes: u64) -> Result<(), Refusal> {
         let (wall_ms, limit) = (self.now.wall_ms, self.config.send_bytes_per_minute);
-        if let Some(device) = bound.and_then(|r| self.realm_mut(r)).and_then(|r| r.devices.get_mut(device as usize)) {
+        if let Some(device) = bound
+            .and_then(|r| self.realm_mut(r))
+            .and_then(|r| r.devices.get_mut(device as usize))
+        {
             if !device.bytes.fits(wall_ms, ct_bytes, limit) {
                 device.frames.refund(wall_ms, 1); // a refused SEND charges nothing
                 return Err(Refusal::number(Code::RateLimited, limit).after(60));
@@ -204,7 +230,11 @@ impl Shard {
         );
         let place = &mut self.groups[group as usize];
         if let Some(limit) = group_limit
-            && !place.ingress.entry(device).or_default().fits(wall_ms, ct_bytes, limit)
+            && !place
+                .ingress
+                .entry(device)
+                .or_default()
+                .fits(wall_ms, ct_bytes, limit)
         {
             return Err(over(limit, 60));
         }
@@ -235,7 +265,9 @@ impl Shard {
     /// Owes an answer that waits for a batch.
     fn owe<E: Effects>(&mut self, conn: ConnId, owed: Owed, fx: &mut E) {
         let (open, done) = (self.ingest.open_number(), self.ingest.done());
-        let (Owed::Ack { batch, .. } | Owed::After { batch, .. }) = owed else { return };
+        let (Owed::Ack { batch, .. } | Owed::After { batch, .. }) = owed else {
+            return;
+        };
         let Some(session) = self.session(conn) else { return };
         session.owed.push_back(owed);
         if batch > done {
@@ -280,18 +312,36 @@ impl Shard {
             return Err(Code::MalformedHeader.into());
         }
         if body.len() > HANDSHAKE_BYTES_MAX {
-            return Err(Refusal::number(Code::EnvelopeTooLarge, HANDSHAKE_BYTES_MAX as u64));
+            return Err(Refusal::number(
+                Code::EnvelopeTooLarge,
+                HANDSHAKE_BYTES_MAX as u64,
+            ));
         }
         if !self.has_index(conn, slot, StreamKind::Handshakes, message, fx) {
             return Ok(());
         }
         let id = Hash::of(&[&group.0, body]);
         let open = self.ingest.open_number();
-        let Loaded::Warm(index) = &self.groups[slot as usize].handshakes else { return Ok(()) };
-        let delivery = |seq| message::frame(&Frame::Handshake { group, seq, message: body });
+        let Loaded::Warm(index) = &self.groups[slot as usize].handshakes else {
+            return Ok(());
+        };
+        let delivery = |seq| {
+            message::frame(&Frame::Handshake {
+                group,
+                seq,
+                message: body,
+            })
+        };
         if let Some((seq, durable)) = index.find(&id) {
             let batch = if durable { 0 } else { open };
-            self.owe(conn, Owed::After { out: delivery(seq), batch }, fx);
+            self.owe(
+                conn,
+                Owed::After {
+                    out: delivery(seq),
+                    batch,
+                },
+                fx,
+            );
             return Ok(());
         }
         if self.ingest.open.bytes >= UNCOMMITTED_BYTES_MAX {
@@ -308,7 +358,9 @@ impl Shard {
             }
             realm.log_bytes = after;
         }
-        let Loaded::Warm(index) = &mut self.groups[slot as usize].handshakes else { return Ok(()) };
+        let Loaded::Warm(index) = &mut self.groups[slot as usize].handshakes else {
+            return Ok(());
+        };
         let seq = index.next_seq();
         index.push(seq, &id);
         let out = delivery(seq);
@@ -338,8 +390,18 @@ impl Shard {
         let mut request = AppendBatch::default();
         for &slot in &batch.groups {
             let group = &mut self.groups[slot as usize];
-            let Run { buffer, items, writers } = std::mem::take(&mut group.run);
-            let (bytes, stream) = (Bytes::from(buffer), StreamId { kind: StreamKind::Envelopes, group: group.id });
+            let Run {
+                buffer,
+                items,
+                writers,
+            } = std::mem::take(&mut group.run);
+            let (bytes, stream) = (
+                Bytes::from(buffer),
+                StreamId {
+                    kind: StreamKind::Envelopes,
+                    group: group.id,
+                },
+            );
             request.appends.extend(items.iter().map(|item| Append {
                 stream,
                 seq: item.seq,
@@ -347,12 +409,21 @@ impl Shard {
                 bytes: bytes.slice(item.envelope as usize..item.end as usize),
             }));
             let cost = items.iter().map(|i| i.cost).sum();
-            batch.runs.push(SealedRun { group: slot, bytes, items, writers, cost });
+            batch.runs.push(SealedRun {
+                group: slot,
+                bytes,
+                items,
+                writers,
+                cost,
+            });
         }
         for handshake in &batch.handshakes {
             let group = self.groups[handshake.group as usize].id;
             request.appends.push(Append {
-                stream: StreamId { kind: StreamKind::Handshakes, group },
+                stream: StreamId {
+                    kind: StreamKind::Handshakes,
+                    group,
+                },
                 seq: handshake.seq,
                 id: handshake.id,
                 bytes: handshake.message.clone(),
@@ -370,7 +441,9 @@ impl Shard {
     }
 
     pub(super) fn batch_done<E: Effects>(&mut self, result: Result<(), StoreError>, fx: &mut E) {
-        let Some(batch) = self.ingest.under_way.take() else { return };
+        let Some(batch) = self.ingest.under_way.take() else {
+            return;
+        };
         match result {
             Ok(()) => self.batch_committed(batch, fx),
             Err(error) => self.batch_failed(batch, error, fx),
@@ -419,11 +492,20 @@ impl Shard {
                     realm.log_bytes -= bytes;
                 }
             }
-            for slot in batch.groups.iter().copied().chain(batch.handshakes.iter().map(|h| h.group)) {
+            for slot in batch
+                .groups
+                .iter()
+                .copied()
+                .chain(batch.handshakes.iter().map(|h| h.group))
+            {
                 let group = &mut self.groups[slot as usize];
                 let unsealed = std::mem::take(&mut group.run);
                 for item in unsealed.items.iter().chain(
-                    batch.runs.iter().filter(|r| r.group == slot).flat_map(|r| r.items.iter()),
+                    batch
+                        .runs
+                        .iter()
+                        .filter(|r| r.group == slot)
+                        .flat_map(|r| r.items.iter()),
                 ) {
                     group.backlog.roll_back(item.seq);
                 }
@@ -473,7 +555,10 @@ impl Shard {
         limit: u32,
     ) -> Result<(), Refusal> {
         let wall_ms = self.now.wall_ms;
-        if self.session(conn).is_none_or(|session| session.charge(pick, wall_ms, limit)) {
+        if self
+            .session(conn)
+            .is_none_or(|session| session.charge(pick, wall_ms, limit))
+        {
             Ok(())
         } else {
             Err(Refusal::number(Code::RateLimited, u64::from(limit)).after(60))
@@ -483,10 +568,16 @@ impl Shard {
 
 /// Numbers the envelope and appends its framed PUSH to the group's run; returns the number.
 fn add_to_run(group: &mut Group, envelope: &Envelope<'_>, wall_ms: u64, writer: ConnId) -> u64 {
-    let Loaded::Warm(index) = &mut group.envelopes else { return 0 };
+    let Loaded::Warm(index) = &mut group.envelopes else {
+        return 0;
+    };
     let seq = index.next_seq();
     index.push(seq, &envelope.hash);
-    let accepted = Envelope { seq, ts_ms: wall_ms, ..*envelope };
+    let accepted = Envelope {
+        seq,
+        ts_ms: wall_ms,
+        ..*envelope
+    };
     let encoded = accepted.encoded_len();
     let run = &mut group.run;
     let start = run.buffer.len();

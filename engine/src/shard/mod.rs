@@ -55,11 +55,24 @@ pub struct ShardMessage(Posted);
 
 enum Posted {
     /// Does this realm admit that device?
-    Ask { from: usize, conn: ConnId, realm: RealmId, device: PublicKey },
+    Ask {
+        from: usize,
+        conn: ConnId,
+        realm: RealmId,
+        device: PublicKey,
+    },
     /// The answer.
-    Verdict { conn: ConnId, realm: RealmId, verdict: Verdict },
+    Verdict {
+        conn: ConnId,
+        realm: RealmId,
+        verdict: Verdict,
+    },
     /// A request on a connection that lives elsewhere.
-    Remote { origin: control::Origin, realm: RealmId, request: control::Request },
+    Remote {
+        origin: control::Origin,
+        realm: RealmId,
+        request: control::Request,
+    },
     /// The answer.
     Answer { conn: ConnId, answer: control::Answer },
     /// From the operator's surface.
@@ -69,7 +82,10 @@ enum Posted {
 impl ShardMessage {
     /// A request of the operator's surface to a workspace, and the shard to post it to.
     pub fn operator(realm: RealmId, operator: Operator, shards: usize) -> (usize, Self) {
-        (Directory::shard_of(&realm, shards), Self(Posted::Operator { realm, operator }))
+        (
+            Directory::shard_of(&realm, shards),
+            Self(Posted::Operator { realm, operator }),
+        )
     }
 }
 
@@ -88,7 +104,10 @@ impl Challenges {
     pub fn new() -> Result<Self, getrandom::Error> {
         let mut secret = [0; 32];
         getrandom::fill(&mut secret)?;
-        Ok(Self { secret, nonce: AtomicU64::new(0) })
+        Ok(Self {
+            secret,
+            nonce: AtomicU64::new(0),
+        })
     }
 
     fn next(&self) -> (&[u8; 32], u64) {
@@ -109,7 +128,11 @@ enum RealmState {
     /// Not in memory.
     Absent,
     /// Being read: its records, its byte count, and who waits.
-    Loading { records: Option<Records>, usage: Option<u64>, waiters: Vec<Waiter> },
+    Loading {
+        records: Option<Records>,
+        usage: Option<u64>,
+        waiters: Vec<Waiter>,
+    },
     /// In memory.
     Ready(Box<Realm>),
 }
@@ -117,10 +140,19 @@ enum RealmState {
 /// Who waits for a realm to be loaded.
 enum Waiter {
     /// A question of another shard's (or our own) AUTH.
-    Ask { from: usize, conn: ConnId, device: PublicKey },
+    Ask {
+        from: usize,
+        conn: ConnId,
+        device: PublicKey,
+    },
     /// A connection that moved here or is about to be bound.
-    Finish { conn: ConnId },
-    Remote { origin: control::Origin, request: control::Request },
+    Finish {
+        conn: ConnId,
+    },
+    Remote {
+        origin: control::Origin,
+        request: control::Request,
+    },
     Operator(Operator),
 }
 
@@ -202,7 +234,10 @@ impl Shard {
             directory,
             metrics,
             challenges,
-            now: Now { mono_ms: 0, wall_ms: 0 },
+            now: Now {
+                mono_ms: 0,
+                wall_ms: 0,
+            },
             sessions: Vec::new(),
             realms: Vec::new(),
             realm_slots: HashMap::new(),
@@ -223,7 +258,9 @@ impl Shard {
     /// One whole inbound message of a connection.
     pub fn message<E: Effects>(&mut self, now: Now, conn: ConnId, message: Bytes, fx: &mut E) -> Flow {
         self.now = now;
-        let Some(session) = self.session(conn) else { return Flow::Pause };
+        let Some(session) = self.session(conn) else {
+            return Flow::Pause;
+        };
         if session.state == State::Closed {
             return Flow::Pause;
         }
@@ -234,7 +271,9 @@ impl Shard {
         if !self.retry.is_empty() {
             self.settle(fx);
         }
-        let Some(session) = self.session(conn) else { return Flow::Pause };
+        let Some(session) = self.session(conn) else {
+            return Flow::Pause;
+        };
         let flow = flow_of(session);
         session.paused = flow == Flow::Pause;
         flow
@@ -320,9 +359,15 @@ impl Shard {
     fn insert(&mut self, conn: ConnId, session: Box<Session>) {
         let at = conn.slot as usize;
         while self.sessions.len() <= at {
-            self.sessions.push(Slot { generation: 0, session: None });
+            self.sessions.push(Slot {
+                generation: 0,
+                session: None,
+            });
         }
-        self.sessions[at] = Slot { generation: conn.generation, session: Some(session) };
+        self.sessions[at] = Slot {
+            generation: conn.generation,
+            session: Some(session),
+        };
     }
 
     fn session(&mut self, conn: ConnId) -> Option<&mut Session> {
@@ -407,7 +452,13 @@ impl Shard {
         self.close_when_flushed(conn, CloseHow::Flush, reason, fx);
     }
 
-    fn close_when_flushed<E: Effects>(&mut self, conn: ConnId, how: CloseHow, reason: CloseReason, fx: &mut E) {
+    fn close_when_flushed<E: Effects>(
+        &mut self,
+        conn: ConnId,
+        how: CloseHow,
+        reason: CloseReason,
+        fx: &mut E,
+    ) {
         if let Some(session) = self.session(conn) {
             if session.owed.is_empty() {
                 session.closing = None;
@@ -508,7 +559,9 @@ impl Shard {
     /// The outbox has room again.
     fn room<E: Effects>(&mut self, conn: ConnId, fx: &mut E) {
         self.flush_owed(conn, fx);
-        let replaying = self.session(conn).is_some_and(|s| matches!(s.waiting, Waiting::Replay(_)));
+        let replaying = self
+            .session(conn)
+            .is_some_and(|s| matches!(s.waiting, Waiting::Replay(_)));
         if replaying {
             self.advance_replay(conn, fx);
         }
@@ -519,7 +572,9 @@ impl Shard {
     /// Handles frames again that waited for something.
     fn settle<E: Effects>(&mut self, fx: &mut E) {
         while let Some(conn) = self.retry.pop() {
-            let Some(session) = self.session(conn) else { continue };
+            let Some(session) = self.session(conn) else {
+                continue;
+            };
             if let Waiting::Parked(_) = session.waiting
                 && let Waiting::Parked(message) = std::mem::take(&mut session.waiting)
             {
@@ -560,10 +615,15 @@ impl Shard {
         match frame {
             Frame::Send { envelope } => self.send(conn, envelope, &message, fx),
             Frame::Connect { version, groups, .. } => self.connect(conn, version, groups, fx),
-            Frame::Auth { device_key, signature } => self.auth(conn, device_key, &signature, fx),
+            Frame::Auth {
+                device_key,
+                signature,
+            } => self.auth(conn, device_key, &signature, fx),
             Frame::Sub { group, from_seq } => self.sub(conn, group, from_seq, &message, fx),
             Frame::Recon { group, payload } => self.recon(conn, group, payload, &message, fx),
-            Frame::Handshake { group, message: body, .. } => self.handshake(conn, group, body, &message, fx),
+            Frame::Handshake {
+                group, message: body, ..
+            } => self.handshake(conn, group, body, &message, fx),
             Frame::Live { group, ct, .. } => self.live(conn, group, ct, &message, fx),
             Frame::Access { body } => self.access(conn, body, &message, fx),
             Frame::Join { body } => self.join(conn, body, &message, fx),
@@ -574,7 +634,10 @@ impl Shard {
             }
             // No ringer is configured: the capability is "off", and asking is always answered (12).
             Frame::Wake(Wake::Query) => {
-                let capability = Frame::Wake(Wake::Capability { enabled: false, register_url: "" });
+                let capability = Frame::Wake(Wake::Capability {
+                    enabled: false,
+                    register_url: "",
+                });
                 self.reply(conn, message::frame(&capability), fx);
             }
             other => self.later(conn, &other, fx),
@@ -593,11 +656,18 @@ impl Shard {
 
     /// Whether this session may use that group (02 §5.2), and the group's slot.
     fn authorize(&mut self, conn: ConnId, group: &GroupId) -> Result<u32, Refusal> {
-        let bound = self.session(conn).and_then(|s| s.realm).ok_or(Code::WriterNotInAccessSet)?;
+        let bound = self
+            .session(conn)
+            .and_then(|s| s.realm)
+            .ok_or(Code::WriterNotInAccessSet)?;
         if let Some(&slot) = self.group_slots.get(group) {
             let group = &mut self.groups[slot as usize];
             group.used_ms = self.now.mono_ms;
-            return if group.realm == bound { Ok(slot) } else { Err(Code::WriterNotInAccessSet.into()) };
+            return if group.realm == bound {
+                Ok(slot)
+            } else {
+                Err(Code::WriterNotInAccessSet.into())
+            };
         }
         let owner = self.directory.group(group).ok_or(Code::GroupUnknown)?;
         if self.realms[bound as usize].id != owner {
@@ -725,14 +795,21 @@ impl Shard {
             Some(&slot) => slot,
             None => {
                 let slot = self.realms.len() as u32;
-                self.realms.push(RealmSlot { id: id.clone(), state: RealmState::Absent });
+                self.realms.push(RealmSlot {
+                    id: id.clone(),
+                    state: RealmState::Absent,
+                });
                 self.realm_slots.insert(id.clone(), slot);
                 slot
             }
         };
         let state = &mut self.realms[slot as usize].state;
         if matches!(state, RealmState::Absent) {
-            *state = RealmState::Loading { records: None, usage: None, waiters: Vec::new() };
+            *state = RealmState::Loading {
+                records: None,
+                usage: None,
+                waiters: Vec::new(),
+            };
             let load = self.ticket(Pending::Load { realm: slot });
             fx.store(load, StoreRequest::Load(id.clone()));
             let usage = self.ticket(Pending::Usage { realm: slot });
@@ -757,7 +834,14 @@ impl Shard {
         fx: &mut E,
     ) {
         let place = &mut self.realms[slot as usize];
-        let RealmState::Loading { records, usage, waiters } = &mut place.state else { return };
+        let RealmState::Loading {
+            records,
+            usage,
+            waiters,
+        } = &mut place.state
+        else {
+            return;
+        };
         let loaded = match part {
             Ok((got_records, got_usage)) => {
                 *records = got_records.or(records.take());
@@ -803,7 +887,14 @@ impl Shard {
                 if from == self.index {
                     self.verdict(conn, id, verdict, fx);
                 } else {
-                    fx.post(from, ShardMessage(Posted::Verdict { conn, realm: id, verdict }));
+                    fx.post(
+                        from,
+                        ShardMessage(Posted::Verdict {
+                            conn,
+                            realm: id,
+                            verdict,
+                        }),
+                    );
                 }
             }
             Waiter::Finish { conn } if is_there => self.finish_auth(conn, fx),
@@ -817,11 +908,17 @@ impl Shard {
     /// The store's answer about this realm is unknown: forget it, end its connections, load it again on next use
     /// (decisions.md 47).
     fn drop_realm<E: Effects>(&mut self, slot: u32, fx: &mut E) {
-        let conns: Vec<ConnId> = self.connections().filter(|(_, s)| s.realm == Some(slot)).map(|(c, _)| c).collect();
+        let conns: Vec<ConnId> = self
+            .connections()
+            .filter(|(_, s)| s.realm == Some(slot))
+            .map(|(c, _)| c)
+            .collect();
         for conn in conns {
             self.fail(conn, Code::Failover.into(), CloseReason::Shutdown, fx);
         }
-        if let RealmState::Ready(realm) = std::mem::replace(&mut self.realms[slot as usize].state, RealmState::Absent) {
+        if let RealmState::Ready(realm) =
+            std::mem::replace(&mut self.realms[slot as usize].state, RealmState::Absent)
+        {
             self.metrics.log_bytes.sub(realm.log_bytes);
             for op in realm.ops {
                 op.abandon(self, fx);
@@ -836,17 +933,32 @@ impl Shard {
     fn connections(&self) -> impl Iterator<Item = (ConnId, &Session)> {
         self.sessions.iter().enumerate().filter_map(|(at, slot)| {
             let session = slot.session.as_deref()?;
-            Some((ConnId { slot: at as u32, generation: slot.generation }, session))
+            Some((
+                ConnId {
+                    slot: at as u32,
+                    generation: slot.generation,
+                },
+                session,
+            ))
         })
     }
 
     fn posted<E: Effects>(&mut self, posted: Posted, fx: &mut E) {
         match posted {
-            Posted::Ask { from, conn, realm, device } => {
+            Posted::Ask {
+                from,
+                conn,
+                realm,
+                device,
+            } => {
                 self.when_loaded(&realm, Waiter::Ask { from, conn, device }, fx);
             }
             Posted::Verdict { conn, realm, verdict } => self.verdict(conn, realm, verdict, fx),
-            Posted::Remote { origin, realm, request } => {
+            Posted::Remote {
+                origin,
+                realm,
+                request,
+            } => {
                 self.when_loaded(&realm, Waiter::Remote { origin, request }, fx);
             }
             Posted::Answer { conn, answer } => self.receive_answer(conn, answer, fx),
@@ -921,7 +1033,11 @@ impl Shard {
             Loaded::Warm(index) => index.bytes(),
             _ => 0,
         };
-        let mut total: usize = self.groups.iter().map(|g| size(&g.envelopes) + size(&g.handshakes)).sum();
+        let mut total: usize = self
+            .groups
+            .iter()
+            .map(|g| size(&g.envelopes) + size(&g.handshakes))
+            .sum();
         if total <= self.config.index_bytes_max {
             return;
         }

@@ -48,18 +48,37 @@ impl Shard {
             return Ok(());
         }
         self.metrics.recon_rounds.add(1);
-        let Loaded::Warm(index) = &self.groups[slot as usize].envelopes else { return Ok(()) };
+        let Loaded::Warm(index) = &self.groups[slot as usize].envelopes else {
+            return Ok(());
+        };
         let items = index.durable();
         let answer = recon::answer(items, &incoming);
         let (frames, bytes) = batch_room(fx.room(conn));
-        let asked: Vec<u64> = answer.owed.iter().take(frames).map(|&at| item_seq(&items[at as usize])).collect();
-        let round = Recon { group: slot, incoming, answer, asked };
+        let asked: Vec<u64> = answer
+            .owed
+            .iter()
+            .take(frames)
+            .map(|&at| item_seq(&items[at as usize]))
+            .collect();
+        let round = Recon {
+            group: slot,
+            incoming,
+            answer,
+            asked,
+        };
         if round.asked.is_empty() || bytes == 0 {
             self.finish_recon(conn, round, &[], fx);
             return Ok(());
         }
-        let stream = StreamId { kind: StreamKind::Envelopes, group };
-        let request = StoreRequest::ReadSeqs { stream, seqs: round.asked.clone(), bytes_max: bytes };
+        let stream = StreamId {
+            kind: StreamKind::Envelopes,
+            group,
+        };
+        let request = StoreRequest::ReadSeqs {
+            stream,
+            seqs: round.asked.clone(),
+            bytes_max: bytes,
+        };
         if let Some(session) = self.session(conn) {
             session.waiting = Waiting::Recon(Box::new(round));
         }
@@ -114,6 +133,13 @@ impl Shard {
         }
         let mut payload = Vec::new();
         recon::encode(&round.answer.ranges, &mut payload);
-        self.answered(conn, message::frame(&Frame::Recon { group: id, payload: &payload }), fx);
+        self.answered(
+            conn,
+            message::frame(&Frame::Recon {
+                group: id,
+                payload: &payload,
+            }),
+            fx,
+        );
     }
 }

@@ -29,7 +29,10 @@ const PAGE_BYTES: usize = 1 << 20;
 pub(super) fn batch_room(room: Room) -> (usize, usize) {
     let queued = COST_MAX - room.cost;
     let frames = room.messages.saturating_sub(1).min(BACKFILL_FRAMES);
-    let bytes = COST_MAX.saturating_sub(queued).saturating_sub(BACKFILL_RESERVE).min(BACKFILL_COST);
+    let bytes = COST_MAX
+        .saturating_sub(queued)
+        .saturating_sub(BACKFILL_RESERVE)
+        .min(BACKFILL_COST);
     (frames, bytes)
 }
 
@@ -91,7 +94,9 @@ impl Shard {
         }
         let head = self.head(slot);
         self.reply(conn, message::sub_ack(group, head.max(from_seq)), fx);
-        let Some(session) = self.session(conn) else { return Ok(()) };
+        let Some(session) = self.session(conn) else {
+            return Ok(());
+        };
         let version = session.version;
         session.waiting = Waiting::Replay(Box::new(Replay {
             group: slot,
@@ -109,7 +114,12 @@ impl Shard {
                 subscriber.replaying = true;
                 subscriber.owed = false; // this SUB_ACK and what follows it settle any debt
             }
-            None => place.subscribers.push(Subscriber { conn, replaying: true, owed: false, version }),
+            None => place.subscribers.push(Subscriber {
+                conn,
+                replaying: true,
+                owed: false,
+                version,
+            }),
         }
         self.advance_replay(conn, fx);
         Ok(())
@@ -131,7 +141,9 @@ impl Shard {
 
     /// The first committed number at or above `from`.
     fn first_at(&self, slot: u32, from: u64) -> Option<u64> {
-        let Loaded::Warm(index) = &self.groups[slot as usize].envelopes else { return None };
+        let Loaded::Warm(index) = &self.groups[slot as usize].envelopes else {
+            return None;
+        };
         let items = index.durable();
         let at = items.partition_point(|i| item_seq(i) < from);
         items.get(at).map(item_seq)
@@ -145,14 +157,20 @@ impl Shard {
             if !session.owed.is_empty() {
                 return; // the SUB_ACK itself waits for room; flushing it comes back here
             }
-            let Waiting::Replay(replay) = &mut session.waiting else { return };
+            let Waiting::Replay(replay) = &mut session.waiting else {
+                return;
+            };
             if replay.reading.is_some() {
                 return;
             }
             let (slot, phase, next_handshake) = (replay.group, replay.phase, replay.next_handshake);
             if let Some(record) = replay.read.front().cloned() {
                 let (group, seq) = (self.groups[slot as usize].id, record.seq);
-                let out = message::frame(&Frame::Handshake { group, seq, message: &record.bytes });
+                let out = message::frame(&Frame::Handshake {
+                    group,
+                    seq,
+                    message: &record.bytes,
+                });
                 let room = fx.room(conn);
                 let fits = room.messages > 0 && room.cost >= out.cost as usize && fx.send(conn, out);
                 let Some(session) = self.session(conn) else { return };
@@ -166,12 +184,17 @@ impl Shard {
                     return;
                 }
                 session.stalled_ms = None;
-                let Waiting::Replay(replay) = &mut session.waiting else { return };
+                let Waiting::Replay(replay) = &mut session.waiting else {
+                    return;
+                };
                 replay.read.pop_front();
                 replay.next_handshake = seq + 1;
                 continue;
             }
-            let stream = |kind| StreamId { kind, group: self.groups[slot as usize].id };
+            let stream = |kind| StreamId {
+                kind,
+                group: self.groups[slot as usize].id,
+            };
             if next_handshake < self.handshake_count(slot) {
                 let request = StoreRequest::Read {
                     stream: stream(StreamKind::Handshakes),
@@ -191,7 +214,12 @@ impl Shard {
                             }
                             self.set_phase(conn, Phase::CatchUp { above: head });
                         }
-                        None => self.set_phase(conn, Phase::CatchUp { above: head.max(from_seq.saturating_sub(1)) }),
+                        None => self.set_phase(
+                            conn,
+                            Phase::CatchUp {
+                                above: head.max(from_seq.saturating_sub(1)),
+                            },
+                        ),
                     }
                     continue;
                 }
@@ -222,13 +250,27 @@ impl Shard {
         if frames == 0 || bytes == 0 {
             return false;
         }
-        let stream = StreamId { kind: StreamKind::Envelopes, group: self.groups[slot as usize].id };
-        let request = StoreRequest::Read { stream, from, records_max: frames, bytes_max: bytes };
+        let stream = StreamId {
+            kind: StreamKind::Envelopes,
+            group: self.groups[slot as usize].id,
+        };
+        let request = StoreRequest::Read {
+            stream,
+            from,
+            records_max: frames,
+            bytes_max: bytes,
+        };
         self.read_for_replay(conn, StreamKind::Envelopes, request, fx);
         true
     }
 
-    fn read_for_replay<E: Effects>(&mut self, conn: ConnId, kind: StreamKind, request: StoreRequest, fx: &mut E) {
+    fn read_for_replay<E: Effects>(
+        &mut self,
+        conn: ConnId,
+        kind: StreamKind,
+        request: StoreRequest,
+        fx: &mut E,
+    ) {
         if let Some(session) = self.session(conn)
             && let Waiting::Replay(replay) = &mut session.waiting
         {
@@ -245,7 +287,9 @@ impl Shard {
         fx: &mut E,
     ) {
         let Some(session) = self.session(conn) else { return };
-        let Waiting::Replay(replay) = &mut session.waiting else { return };
+        let Waiting::Replay(replay) = &mut session.waiting else {
+            return;
+        };
         let kind = replay.reading.take();
         let (slot, phase) = (replay.group, replay.phase);
         let Ok(records) = result else {
@@ -283,7 +327,12 @@ impl Shard {
         match phase {
             // What a backfill leaves out, the client sees from the head it was told; what came after the head is
             // never left out silently.
-            Phase::Backfill { .. } => self.set_phase(conn, Phase::CatchUp { above: above.max(last.unwrap_or(0)) }),
+            Phase::Backfill { .. } => self.set_phase(
+                conn,
+                Phase::CatchUp {
+                    above: above.max(last.unwrap_or(0)),
+                },
+            ),
             Phase::CatchUp { .. } => match last {
                 Some(last) => self.set_phase(conn, Phase::CatchUp { above: last }),
                 None => return self.end_replay(conn, slot, true, fx),

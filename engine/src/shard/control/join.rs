@@ -56,7 +56,13 @@ pub(crate) struct Seated {
 const GENERIC: Code = Code::SeatsExhausted;
 
 impl Shard {
-    pub(in crate::shard) fn join<E: Effects>(&mut self, conn: ConnId, body: &[u8], message: &Bytes, fx: &mut E) {
+    pub(in crate::shard) fn join<E: Effects>(
+        &mut self,
+        conn: ConnId,
+        body: &[u8],
+        message: &Bytes,
+        fx: &mut E,
+    ) {
         if let Err(refusal) = self.begin_join(conn, body, message, fx) {
             self.refuse(conn, refusal, fx);
         }
@@ -74,7 +80,10 @@ impl Shard {
             return Ok(());
         }
         let request = join::Request::decode(body).ok_or(GENERIC)?;
-        let durable = matches!(request, join::Request::Reserve { .. } | join::Request::Commit { .. } | join::Request::Park { .. });
+        let durable = matches!(
+            request,
+            join::Request::Reserve { .. } | join::Request::Commit { .. } | join::Request::Park { .. }
+        );
         if durable && self.config.read_only {
             return Err(Code::ServiceReadOnly.into()); // before the token is looked at (06 D9)
         }
@@ -96,8 +105,19 @@ impl Shard {
             self.receive_answer(conn, Ok(Answered::Join(body)), fx);
             return Ok(());
         };
-        let source = self.session(conn).map(|s| s.peer.source.clone()).unwrap_or_default();
-        self.request(conn, &realm, Request::Join { source, body: message.slice_ref(body) }, fx);
+        let source = self
+            .session(conn)
+            .map(|s| s.peer.source.clone())
+            .unwrap_or_default();
+        self.request(
+            conn,
+            &realm,
+            Request::Join {
+                source,
+                body: message.slice_ref(body),
+            },
+            fx,
+        );
         Ok(())
     }
 
@@ -112,12 +132,15 @@ impl Shard {
         let wall_ms = self.now.wall_ms;
         let Some(realm) = self.realm_mut(slot) else { return };
         let answer = match join::Request::decode(body) {
-            Some(join::Request::Reserve { token, code, nonce, device }) => {
-                match reserve(realm, origin, source, token, code, nonce, device) {
-                    Some(reserve) => return self.enqueue(slot, Op::Charge(reserve), fx),
-                    None => Err(GENERIC.into()),
-                }
-            }
+            Some(join::Request::Reserve {
+                token,
+                code,
+                nonce,
+                device,
+            }) => match reserve(realm, origin, source, token, code, nonce, device) {
+                Some(reserve) => return self.enqueue(slot, Op::Charge(reserve), fx),
+                None => Err(GENERIC.into()),
+            },
             Some(join::Request::Bundles { token, group }) => {
                 Ok(Answered::Join(bundles(realm, token, group, wall_ms)))
             }
@@ -136,7 +159,11 @@ impl Shard {
     pub(super) fn start_charge<E: Effects>(&mut self, slot: u32, reserve: Reserve, fx: &mut E) {
         let wall_ms = self.now.wall_ms;
         let Some(realm) = self.realm_mut(slot) else { return };
-        let own = realm.attempts.get(&(reserve.token, reserve.source)).copied().unwrap_or_default();
+        let own = realm
+            .attempts
+            .get(&(reserve.token, reserve.source))
+            .copied()
+            .unwrap_or_default();
         let others = tries(realm, &reserve.token, Some(&reserve.source), wall_ms);
         let cooling = own.cooldown_until_ms > wall_ms;
         if cooling
@@ -152,7 +179,11 @@ impl Shard {
             .map(|((_, source), _)| *source)
             .collect();
         let mut attempt = if swept.contains(&reserve.source) || own.failures == 0 {
-            Attempt { failures: 0, window_started_ms: wall_ms, cooldown_until_ms: 0 }
+            Attempt {
+                failures: 0,
+                window_started_ms: wall_ms,
+                cooldown_until_ms: 0,
+            }
         } else {
             own
         };
@@ -160,19 +191,41 @@ impl Shard {
         if attempt.failures >= CODE_TRIES_PER_SOURCE {
             attempt.cooldown_until_ms = wall_ms + CODE_COOLDOWN_MS;
         }
-        let proceed = attempt.failures <= CODE_TRIES_PER_SOURCE && attempt.failures + others <= CODE_TRIES_PER_TOKEN;
+        let proceed =
+            attempt.failures <= CODE_TRIES_PER_SOURCE && attempt.failures + others <= CODE_TRIES_PER_TOKEN;
         let mut writes: Vec<Write> = swept
             .iter()
             .filter(|s| **s != reserve.source)
             .map(|source| records::remove(records::attempt_key(&reserve.token, source)))
             .collect();
-        writes.push(records::put(records::attempt_key(&reserve.token, &reserve.source), &attempt));
-        let batch = ControlBatch { writes, ..ControlBatch::default() };
-        self.commit(slot, batch, Step::Charge(Charged { reserve, attempt, swept, proceed }), fx);
+        writes.push(records::put(
+            records::attempt_key(&reserve.token, &reserve.source),
+            &attempt,
+        ));
+        let batch = ControlBatch {
+            writes,
+            ..ControlBatch::default()
+        };
+        self.commit(
+            slot,
+            batch,
+            Step::Charge(Charged {
+                reserve,
+                attempt,
+                swept,
+                proceed,
+            }),
+            fx,
+        );
     }
 
     pub(super) fn charged<E: Effects>(&mut self, slot: u32, charged: Charged, fx: &mut E) {
-        let Charged { reserve, attempt, swept, proceed } = charged;
+        let Charged {
+            reserve,
+            attempt,
+            swept,
+            proceed,
+        } = charged;
         let Some(realm) = self.realm_mut(slot) else { return };
         for source in swept {
             realm.attempts.remove(&(reserve.token, source));
@@ -182,8 +235,17 @@ impl Shard {
         let (Some(code), Some(code_hash), true) = (reserve.code, code_hash, proceed) else {
             return self.send_answer(reserve.origin, Err(GENERIC.into()), fx);
         };
-        let check = CodeCheck { code, token: reserve.token.0, code_hash };
-        let ticket = self.ticket(Pending::Code { realm: slot, check: CodeTry { reserve: reserve.clone() } });
+        let check = CodeCheck {
+            code,
+            token: reserve.token.0,
+            code_hash,
+        };
+        let ticket = self.ticket(Pending::Code {
+            realm: slot,
+            check: CodeTry {
+                reserve: reserve.clone(),
+            },
+        });
         if !fx.offload(ticket, check) {
             self.pending.remove(&ticket);
             self.enqueue(slot, Op::Refund(reserve), fx); // saturated: nothing was tried (06 D18)
@@ -194,11 +256,20 @@ impl Shard {
         let Some(realm) = self.realm_mut(slot) else { return };
         let attempt = refund(realm, &reserve);
         let write = records::put(records::attempt_key(&reserve.token, &reserve.source), &attempt);
-        let batch = ControlBatch { writes: vec![write], ..ControlBatch::default() };
+        let batch = ControlBatch {
+            writes: vec![write],
+            ..ControlBatch::default()
+        };
         self.commit(slot, batch, Step::Refund(reserve, attempt), fx);
     }
 
-    pub(super) fn refunded<E: Effects>(&mut self, slot: u32, reserve: &Reserve, attempt: Attempt, fx: &mut E) {
+    pub(super) fn refunded<E: Effects>(
+        &mut self,
+        slot: u32,
+        reserve: &Reserve,
+        attempt: Attempt,
+        fx: &mut E,
+    ) {
         if let Some(realm) = self.realm_mut(slot) {
             realm.attempts.insert((reserve.token, reserve.source), attempt);
         }
@@ -227,7 +298,10 @@ impl Shard {
         let (token, device_hash) = (seated.reserve.token, seated.reserve.device_hash);
         let mut writes = Vec::new();
         if let Some(attempt) = &seated.attempt {
-            writes.push(records::put(records::attempt_key(&token, &seated.reserve.source), attempt));
+            writes.push(records::put(
+                records::attempt_key(&token, &seated.reserve.source),
+                attempt,
+            ));
         }
         if let Some(invite) = &seated.invite {
             writes.push(records::put(records::invite_key(&token), invite));
@@ -238,13 +312,23 @@ impl Shard {
         if let Some(grant) = &seated.grant {
             writes.push(records::put(records::grant_key(&device_hash), grant));
         }
-        let batch = ControlBatch { writes, ..ControlBatch::default() };
+        let batch = ControlBatch {
+            writes,
+            ..ControlBatch::default()
+        };
         self.commit(slot, batch, Step::Seat(Box::new(seated)), fx);
     }
 
     pub(super) fn seated<E: Effects>(&mut self, slot: u32, seated: Seated, fx: &mut E) {
         let Some(realm) = self.realm_mut(slot) else { return };
-        let Seated { reserve, attempt, invite, seats, grant, answer } = seated;
+        let Seated {
+            reserve,
+            attempt,
+            invite,
+            seats,
+            grant,
+            answer,
+        } = seated;
         if let Some(attempt) = attempt {
             realm.attempts.insert((reserve.token, reserve.source), attempt);
         }
@@ -290,8 +374,20 @@ fn bundles(realm: &Realm, token: &[u8], group: &[u8], wall_ms: u64) -> Vec<u8> {
     let record = Token::from_slice(token)
         .and_then(|t| realm.live_invite(&t, wall_ms))
         .and_then(|invite| Record::decode(&invite.record).ok());
-    let bundles = record.iter().flat_map(|r| &r.bundles).filter(|(g, _, _)| g.0 == group);
-    Response::Bundles(bundles.map(|(group, epoch, ct)| Bundle { group: *group, epoch: *epoch, ct }).collect()).encode()
+    let bundles = record
+        .iter()
+        .flat_map(|r| &r.bundles)
+        .filter(|(g, _, _)| g.0 == group);
+    Response::Bundles(
+        bundles
+            .map(|(group, epoch, ct)| Bundle {
+                group: *group,
+                epoch: *epoch,
+                ct,
+            })
+            .collect(),
+    )
+    .encode()
 }
 
 fn is_live(attempt: &Attempt, wall_ms: u64) -> bool {
@@ -310,7 +406,11 @@ fn tries(realm: &Realm, token: &Token, except: Option<&[u8; 32]>, wall_ms: u64) 
 
 /// One attempt given back.
 fn refund(realm: &Realm, reserve: &Reserve) -> Attempt {
-    let mut attempt = realm.attempts.get(&(reserve.token, reserve.source)).copied().unwrap_or_default();
+    let mut attempt = realm
+        .attempts
+        .get(&(reserve.token, reserve.source))
+        .copied()
+        .unwrap_or_default();
     attempt.failures = attempt.failures.saturating_sub(1);
     if attempt.failures < CODE_TRIES_PER_SOURCE {
         attempt.cooldown_until_ms = 0;
@@ -343,16 +443,28 @@ fn seat(realm: &Realm, reserve: Reserve, wall_ms: u64) -> Seated {
         }
         return seated;
     }
-    let Some(invite) = realm.live_invite(&reserve.token, wall_ms) else { return refused(reserve) };
+    let Some(invite) = realm.live_invite(&reserve.token, wall_ms) else {
+        return refused(reserve);
+    };
     let mut invite = invite.clone();
     // D7: lapsed seats of this token are free again.
     let mut seats: Vec<(Nonce, Seat)> = realm
         .seats
         .iter()
         .filter(|((t, _), s)| *t == reserve.token && !s.consumed && !s.released && s.expires_ms <= wall_ms)
-        .map(|((_, nonce), seat)| (*nonce, Seat { released: true, ..*seat }))
+        .map(|((_, nonce), seat)| {
+            (
+                *nonce,
+                Seat {
+                    released: true,
+                    ..*seat
+                },
+            )
+        })
         .collect();
-    invite.remaining = invite.uses.min(invite.remaining.saturating_add(seats.len().min(255) as u8));
+    invite.remaining = invite
+        .uses
+        .min(invite.remaining.saturating_add(seats.len().min(255) as u8));
     if invite.remaining == 0 || invite.state != InviteState::Live {
         return refused(reserve);
     }
@@ -369,7 +481,20 @@ fn seat(realm: &Realm, reserve: Reserve, wall_ms: u64) -> Seated {
         },
     ));
     // D15: never shorten a grant that another invite gave.
-    let longest = existing.filter(|g| g.is_live(wall_ms)).map_or(expires_ms, |g| g.expires_ms.max(expires_ms));
-    let grant = Some(Grant { expires_ms: longest, seen_version: None, voided: None });
-    Seated { reserve, attempt, invite: Some(invite), seats, grant, answer: Ok(expires_ms) }
+    let longest = existing
+        .filter(|g| g.is_live(wall_ms))
+        .map_or(expires_ms, |g| g.expires_ms.max(expires_ms));
+    let grant = Some(Grant {
+        expires_ms: longest,
+        seen_version: None,
+        voided: None,
+    });
+    Seated {
+        reserve,
+        attempt,
+        invite: Some(invite),
+        seats,
+        grant,
+        answer: Ok(expires_ms),
+    }
 }

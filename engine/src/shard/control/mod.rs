@@ -84,21 +84,43 @@ pub(crate) enum Step {
 
 impl Shard {
     /// Hands a connection's request to the realm's shard; its next frame waits for the answer.
-    pub(super) fn request<E: Effects>(&mut self, conn: ConnId, realm: &RealmId, request: Request, fx: &mut E) {
+    pub(super) fn request<E: Effects>(
+        &mut self,
+        conn: ConnId,
+        realm: &RealmId,
+        request: Request,
+        fx: &mut E,
+    ) {
         if let Some(session) = self.session(conn) {
             session.waiting = Waiting::Working;
         }
-        let origin = Origin { shard: self.index, conn };
+        let origin = Origin {
+            shard: self.index,
+            conn,
+        };
         let shard = Directory::shard_of(realm, self.config.shards);
         if shard == self.index {
             self.when_loaded(realm, Waiter::Remote { origin, request }, fx);
         } else {
-            fx.post(shard, ShardMessage(Posted::Remote { origin, realm: realm.clone(), request }));
+            fx.post(
+                shard,
+                ShardMessage(Posted::Remote {
+                    origin,
+                    realm: realm.clone(),
+                    request,
+                }),
+            );
         }
     }
 
     /// Serves a request; the realm is in memory.
-    pub(super) fn serve_request<E: Effects>(&mut self, slot: u32, origin: Origin, request: Request, fx: &mut E) {
+    pub(super) fn serve_request<E: Effects>(
+        &mut self,
+        slot: u32,
+        origin: Origin,
+        request: Request,
+        fx: &mut E,
+    ) {
         match request {
             Request::Query => {
                 let state = self.realm_mut(slot).map(|realm| publish::state(realm));
@@ -114,14 +136,22 @@ impl Shard {
         if origin.shard == self.index {
             self.receive_answer(origin.conn, answer, fx);
         } else {
-            fx.post(origin.shard, ShardMessage(Posted::Answer { conn: origin.conn, answer }));
+            fx.post(
+                origin.shard,
+                ShardMessage(Posted::Answer {
+                    conn: origin.conn,
+                    answer,
+                }),
+            );
         }
     }
 
     pub(super) fn receive_answer<E: Effects>(&mut self, conn: ConnId, answer: Answer, fx: &mut E) {
         match answer {
             Ok(Answered::Join(body)) => self.answered(conn, message::frame(&Frame::Join { body: &body }), fx),
-            Ok(Answered::Access(body)) => self.answered(conn, message::frame(&Frame::Access { body: &body }), fx),
+            Ok(Answered::Access(body)) => {
+                self.answered(conn, message::frame(&Frame::Access { body: &body }), fx)
+            }
             Err(refusal) => self.answered_refusal(conn, refusal, fx),
         }
     }

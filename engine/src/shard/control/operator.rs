@@ -63,7 +63,9 @@ pub(crate) struct Minting {
 impl Shard {
     pub(in crate::shard) fn operate<E: Effects>(&mut self, realm: &RealmId, operator: Operator, fx: &mut E) {
         match operator {
-            Operator::Mint { reply, .. } if self.directory.realms().contains(realm) => reply(MintOutcome::Existed),
+            Operator::Mint { reply, .. } if self.directory.realms().contains(realm) => {
+                reply(MintOutcome::Existed)
+            }
             Operator::Mint { minted, reply } => {
                 let slot = self.unloaded_slot(realm);
                 let Minted { batch, token, banner } = *minted;
@@ -81,7 +83,10 @@ impl Shard {
             return slot;
         }
         let slot = self.realms.len() as u32;
-        self.realms.push(crate::shard::RealmSlot { id: id.clone(), state: crate::shard::RealmState::Absent });
+        self.realms.push(crate::shard::RealmSlot {
+            id: id.clone(),
+            state: crate::shard::RealmState::Absent,
+        });
         self.realm_slots.insert(id.clone(), slot);
         slot
     }
@@ -118,17 +123,20 @@ impl Shard {
         match operator {
             Operator::Report { reply } => {
                 let groups = self.directory.group_count(&self.realms[slot as usize].id);
-                let report = self.realm_mut(slot).filter(|_| is_there).map(|realm| RealmReport {
-                    realm: realm.id.clone(),
-                    entries: realm.chain.head.as_ref().map(|h| h.entries.len()),
-                    groups,
-                    log_bytes: realm.log_bytes,
-                    unredeemed: realm
-                        .genesis
-                        .as_ref()
-                        .filter(|g| g.redeemed_ms.is_none())
-                        .map(|g| (Token(g.token), genesis_fingerprint(&g.public_key))),
-                });
+                let report = self
+                    .realm_mut(slot)
+                    .filter(|_| is_there)
+                    .map(|realm| RealmReport {
+                        realm: realm.id.clone(),
+                        entries: realm.chain.head.as_ref().map(|h| h.entries.len()),
+                        groups,
+                        log_bytes: realm.log_bytes,
+                        unredeemed: realm
+                            .genesis
+                            .as_ref()
+                            .filter(|g| g.redeemed_ms.is_none())
+                            .map(|g| (Token(g.token), genesis_fingerprint(&g.public_key))),
+                    });
                 reply(report);
             }
             Operator::Mint { reply, .. } => reply(MintOutcome::Existed),

@@ -37,7 +37,11 @@ pub(crate) struct Judged {
 /// The answer to a state query: salt and head, nothing else (05 §5.1).
 pub(super) fn state(realm: &Realm) -> Vec<u8> {
     let head = realm.chain.head.as_ref().map(|h| (h.set.version, h.digest));
-    AccessState { salt: realm.salt, head }.encode()
+    AccessState {
+        salt: realm.salt,
+        head,
+    }
+    .encode()
 }
 
 /// What acceptance changes beside the chain itself; computed once, written and then applied.
@@ -50,7 +54,13 @@ struct Changes {
 }
 
 impl Shard {
-    pub(in crate::shard) fn access<E: Effects>(&mut self, conn: ConnId, body: &[u8], message: &Bytes, fx: &mut E) {
+    pub(in crate::shard) fn access<E: Effects>(
+        &mut self,
+        conn: ConnId,
+        body: &[u8],
+        message: &Bytes,
+        fx: &mut E,
+    ) {
         if let Err(refusal) = self.begin_access(conn, body, message, fx) {
             self.refuse(conn, refusal, fx);
         }
@@ -70,12 +80,19 @@ impl Shard {
         if self.waits_its_turn(conn, message) {
             return Ok(());
         }
-        let set = if body.is_empty() { None } else { Some(AccessSet::decode(body)?) };
+        let set = if body.is_empty() {
+            None
+        } else {
+            Some(AccessSet::decode(body)?)
+        };
         let target = self.access_target(conn, set.as_ref()).ok_or(Code::GroupUnknown)?;
         let groups = self.session(conn).map(|s| s.named.clone()).unwrap_or_default();
         let request = match set {
             None => Request::Query,
-            Some(_) => Request::Publish { body: message.slice_ref(body), groups },
+            Some(_) => Request::Publish {
+                body: message.slice_ref(body),
+                groups,
+            },
         };
         self.request(conn, &target, request, fx);
         Ok(())
@@ -89,11 +106,17 @@ impl Shard {
         if let Some(slot) = bound {
             return Some(self.realms[slot as usize].id.clone());
         }
-        self.directory.owners(&named).into_iter().next().or_else(|| match set {
-            None => self.directory.founding(&device?, wall_ms),
-            Some(set) if set.authorizers.len() == 1 => self.directory.founding(&set.authorizers[0], wall_ms),
-            Some(_) => None,
-        })
+        self.directory
+            .owners(&named)
+            .into_iter()
+            .next()
+            .or_else(|| match set {
+                None => self.directory.founding(&device?, wall_ms),
+                Some(set) if set.authorizers.len() == 1 => {
+                    self.directory.founding(&set.authorizers[0], wall_ms)
+                }
+                Some(_) => None,
+            })
     }
 
     pub(super) fn enqueue_publication<E: Effects>(
@@ -105,7 +128,16 @@ impl Shard {
         fx: &mut E,
     ) {
         match AccessSet::decode(&body) {
-            Ok(set) => self.enqueue(slot, Op::Publish(Box::new(Publication { origin, body, set, groups })), fx),
+            Ok(set) => self.enqueue(
+                slot,
+                Op::Publish(Box::new(Publication {
+                    origin,
+                    body,
+                    set,
+                    groups,
+                })),
+                fx,
+            ),
             Err(code) => self.send_answer(origin, Err(code.into()), fx),
         }
     }
@@ -121,8 +153,16 @@ impl Shard {
         };
         let genesis = realm.chain.head.is_none();
         let id = realm.id.clone();
-        let claiming = if genesis { self.unclaimed(&publication.groups, &id) } else { Vec::new() };
-        let judged = Box::new(Judged { publication, acceptance, claiming });
+        let claiming = if genesis {
+            self.unclaimed(&publication.groups, &id)
+        } else {
+            Vec::new()
+        };
+        let judged = Box::new(Judged {
+            publication,
+            acceptance,
+            claiming,
+        });
         if judged.claiming.is_empty() {
             return self.commit_publication(slot, judged, fx);
         }
@@ -132,7 +172,10 @@ impl Shard {
             realm.busy = true;
         }
         let keys = judged.claiming.iter().map(group_key).collect();
-        let ticket = self.ticket(Pending::Control { realm: slot, step: Step::Claim(judged) });
+        let ticket = self.ticket(Pending::Control {
+            realm: slot,
+            step: Step::Claim(judged),
+        });
         fx.store(ticket, StoreRequest::Claim(id, keys));
     }
 
@@ -162,7 +205,11 @@ impl Shard {
         let wall_ms = self.now.wall_ms;
         let Some(realm) = self.realm_mut(slot) else { return };
         let changes = changes(realm, &judged, wall_ms);
-        let Judged { publication, acceptance, .. } = judged;
+        let Judged {
+            publication,
+            acceptance,
+            ..
+        } = judged;
         realm.grants.extend(changes.grants);
         realm.chain.probations.extend(changes.probations);
         if let Some(rotation) = &acceptance.rotation {
@@ -189,9 +236,18 @@ impl Shard {
             evicted.extend(realm.registry.get(entry).into_iter().flatten());
         }
         self.note_founders(slot);
-        self.send_answer(publication.origin, Ok(Answered::Access(acceptance.digest.0.to_vec())), fx);
+        self.send_answer(
+            publication.origin,
+            Ok(Answered::Access(acceptance.digest.0.to_vec())),
+            fx,
+        );
         for conn in evicted {
-            if publication.origin == (Origin { shard: self.index, conn }) {
+            if publication.origin
+                == (Origin {
+                    shard: self.index,
+                    conn,
+                })
+            {
                 // The publisher removed itself: its answer leaves before the socket ends (W05.18).
                 self.detach(conn);
                 self.close_when_flushed(conn, CloseHow::Flush, CloseReason::Evicted, fx);
@@ -209,21 +265,43 @@ fn changes(realm: &Realm, judged: &Judged, wall_ms: u64) -> Changes {
     for (hash, grant) in realm.grants.iter().filter(|(_, g)| g.voided.is_none()) {
         let listed = set.entries.binary_search(hash).is_ok();
         if listed && grant.seen_version.is_none() {
-            grants.push((*hash, Grant { seen_version: Some(set.version), ..*grant }));
+            grants.push((
+                *hash,
+                Grant {
+                    seen_version: Some(set.version),
+                    ..*grant
+                },
+            ));
         } else if !listed && (grant.seen_version.is_some() || acceptance.removed.contains(hash)) {
-            grants.push((*hash, Grant { voided: Some(VoidReason::Superseded), ..*grant })); // D9
+            grants.push((
+                *hash,
+                Grant {
+                    voided: Some(VoidReason::Superseded),
+                    ..*grant
+                },
+            )); // D9
         }
     }
     let mut probations = Vec::new();
     if let Some(rotation) = &acceptance.rotation {
         probations.push((
             rotation.device,
-            Probation { introduced_version: set.version, pinned: set.pending.clone(), cleared_version: None },
+            Probation {
+                introduced_version: set.version,
+                pinned: set.pending.clone(),
+                cleared_version: None,
+            },
         ));
     }
     for device in &acceptance.cleared {
         if let Some(probation) = realm.chain.probations.get(device) {
-            probations.push((*device, Probation { cleared_version: Some(set.version), ..probation.clone() }));
+            probations.push((
+                *device,
+                Probation {
+                    cleared_version: Some(set.version),
+                    ..probation.clone()
+                },
+            ));
         }
     }
     let genesis = realm.genesis.as_ref().filter(|_| acceptance.founder.is_some());
@@ -243,7 +321,12 @@ fn changes(realm: &Realm, judged: &Judged, wall_ms: u64) -> Changes {
         let body = four(&[&genesis.public_key, &fingerprint.0, &set.signer.0, &founder]);
         entry(realm, "genesis", body, wall_ms)
     });
-    Changes { grants, probations, seat, transparency }
+    Changes {
+        grants,
+        probations,
+        seat,
+        transparency,
+    }
 }
 
 /// Canonical CBOR of an array of four 32-byte strings (05 §13).
@@ -259,7 +342,13 @@ fn four(parts: &[&[u8; 32]; 4]) -> Vec<u8> {
 fn entry(realm: &Realm, kind: &str, body: Vec<u8>, wall_ms: u64) -> Transparency {
     let prev_hash = realm.transparency.1.0;
     let entry_hash = Hash::of(&[&prev_hash, &body]).0;
-    Transparency { kind: kind.to_owned(), body, prev_hash, entry_hash, recorded_ms: wall_ms }
+    Transparency {
+        kind: kind.to_owned(),
+        body,
+        prev_hash,
+        entry_hash,
+        recorded_ms: wall_ms,
+    }
 }
 
 fn batch(realm: &Realm, judged: &Judged, changes: &Changes, wall_ms: u64) -> ControlBatch {
@@ -271,9 +360,17 @@ fn batch(realm: &Realm, judged: &Judged, changes: &Changes, wall_ms: u64) -> Con
     };
     let mut writes = vec![
         records::put_raw(records::HEAD.to_vec(), head(set.version)),
-        records::put_raw(records::key(records::SET, &[&set.version.to_be_bytes()]), judged.publication.body.clone()),
+        records::put_raw(
+            records::key(records::SET, &[&set.version.to_be_bytes()]),
+            judged.publication.body.clone(),
+        ),
     ];
-    writes.extend(changes.grants.iter().map(|(hash, grant)| records::put(records::grant_key(hash), grant)));
+    writes.extend(
+        changes
+            .grants
+            .iter()
+            .map(|(hash, grant)| records::put(records::grant_key(hash), grant)),
+    );
     for (device, probation) in &changes.probations {
         let stored = records::Probation {
             introduced_version: probation.introduced_version,
@@ -296,21 +393,38 @@ fn batch(realm: &Realm, judged: &Judged, changes: &Changes, wall_ms: u64) -> Con
             entry,
         ));
     }
-    ControlBatch { checks: vec![cas], writes, directory: Vec::new() }
+    ControlBatch {
+        checks: vec![cas],
+        writes,
+        directory: Vec::new(),
+    }
 }
 
 /// Genesis consumption (06 §13): the seat is used, the invite spent, the key redeemed.
 fn consume(realm: &Realm, token: &Token, nonce: &Nonce, wall_ms: u64) -> Vec<Write> {
     let mut writes = Vec::new();
     if let Some(seat) = realm.seats.get(&(*token, *nonce)) {
-        writes.push(records::put(records::seat_key(token, nonce), &records::Seat { consumed: true, ..*seat }));
+        writes.push(records::put(
+            records::seat_key(token, nonce),
+            &records::Seat {
+                consumed: true,
+                ..*seat
+            },
+        ));
     }
     if let Some(invite) = realm.invites.get(token) {
-        let spent = records::Invite { state: InviteState::Spent, remaining: 0, ..invite.clone() };
+        let spent = records::Invite {
+            state: InviteState::Spent,
+            remaining: 0,
+            ..invite.clone()
+        };
         writes.push(records::put(records::invite_key(token), &spent));
     }
     if let Some(genesis) = &realm.genesis {
-        let redeemed = records::Genesis { redeemed_ms: Some(wall_ms), ..genesis.clone() };
+        let redeemed = records::Genesis {
+            redeemed_ms: Some(wall_ms),
+            ..genesis.clone()
+        };
         writes.push(records::put(records::GENESIS.to_vec(), &redeemed));
     }
     writes
