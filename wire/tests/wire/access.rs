@@ -204,7 +204,8 @@ fn lists_are_sorted_and_the_threshold_can_be_met() {
         ..genesis()
     };
     assert_eq!(sound.check_shape(), Ok(()));
-    let breaks: [(&str, fn(&mut AccessSet)); 15] = [
+    type Break = fn(&mut AccessSet);
+    let breaks: [(&str, Break); 15] = [
         ("no entry", |set| set.entries.clear()),
         ("no authorizer", |set| set.authorizers.clear()),
         ("no recovery key", |set| set.recovery.clear()),
@@ -265,7 +266,7 @@ fn verification_is_cofactorless_and_wants_a_canonical_s() {
 
     // The neutral element as key and as R, s = 0, verifies any message: small orders are not refused as such.
     let neutral: [u8; 32] = array("01 00*31");
-    let zero = Signature(array(&format!("01 00*31 00*32")));
+    let zero = Signature(array("01 00*31 00*32"));
     assert!(verify(&PublicKey(neutral), b"anything", &zero));
 
     assert!(

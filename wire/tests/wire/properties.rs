@@ -366,8 +366,11 @@ fn damage(wire: &mut Vec<u8>, how: u8, place: usize, byte: u8) {
     }
 }
 
-/// All that can be decoded, as a function to what it encodes to again.
-fn codecs() -> [fn(&[u8]) -> Option<Vec<u8>>; 12] {
+/// From bytes to what their meaning encodes to again; `None` where they are refused.
+type Codec = fn(&[u8]) -> Option<Vec<u8>>;
+
+/// All that can be decoded.
+fn codecs() -> [Codec; 12] {
     fn response(step: u8, bytes: &[u8]) -> Option<Vec<u8>> {
         Response::decode(step, bytes).map(|response| response.encode())
     }
