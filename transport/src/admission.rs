@@ -41,7 +41,11 @@ impl Admission {
 
     /// Takes a seat: first the source's share is judged, then the ceiling.
     pub(crate) fn enter(self: &Arc<Self>, source: &str) -> Result<Seat, Refusal> {
-        let mut seat = Seat { admission: self.clone(), source: None, seated: false };
+        let mut seat = Seat {
+            admission: self.clone(),
+            source: None,
+            seated: false,
+        };
         if self.ceiling.is_some() {
             let hash = self.key.hash_one(source);
             let mut held = self.part(hash).lock().unwrap_or_else(PoisonError::into_inner);
@@ -54,7 +58,11 @@ impl Admission {
         }
         let ceiling = self.ceiling.unwrap_or(u64::MAX);
         let take = |taken| (taken < ceiling).then_some(taken + 1);
-        if self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_err() {
+        if self
+            .taken
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
+            .is_err()
+        {
             return Err(Refusal::Ceiling);
         }
         seat.seated = true;
@@ -122,12 +130,19 @@ mod tests {
         let third = admission.enter("a").ok().unwrap();
         assert_eq!(admission.enter("a").err(), Some(Refusal::Share));
         drop(second);
-        let others: Vec<_> = ["b", "c", "d", "e", "f", "g"].map(|s| admission.enter(s).ok().unwrap()).into();
+        let others: Vec<_> = ["b", "c", "d", "e", "f", "g"]
+            .map(|s| admission.enter(s).ok().unwrap())
+            .into();
         assert_eq!(admission.taken(), 8);
         assert_eq!(admission.enter("h").err(), Some(Refusal::Ceiling));
         drop((first, third, others));
         assert_eq!(admission.taken(), 0);
-        assert!(admission.sources.iter().all(|part| part.lock().unwrap().is_empty()));
+        assert!(
+            admission
+                .sources
+                .iter()
+                .all(|part| part.lock().unwrap().is_empty())
+        );
     }
 
     #[test]

@@ -15,7 +15,10 @@ pub(crate) fn begin() {
 /// Reads both clocks.
 pub(crate) fn now() -> Now {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Now { mono_ms: START.elapsed().as_millis() as u64, wall_ms: wall.as_millis() as u64 }
+    Now {
+        mono_ms: START.elapsed().as_millis() as u64,
+        wall_ms: wall.as_millis() as u64,
+    }
 }
 
 /// Messages a second (in and out) up to which a shard answers at once.
@@ -39,7 +42,12 @@ pub(crate) struct Pace {
 impl Pace {
     /// Turns of at most `turn_max`; zero switches waiting off.
     pub(crate) fn new(turn_max: Duration) -> Self {
-        Self { turn_max, window_began: Instant::now(), messages: 0, turn: Duration::ZERO }
+        Self {
+            turn_max,
+            window_began: Instant::now(),
+            messages: 0,
+            turn: Duration::ZERO,
+        }
     }
 
     /// A turn that began at `began` and handled `messages` ends at `ended`: how long to sleep before the next.
@@ -73,15 +81,24 @@ mod tests {
     fn an_idle_shard_never_waits_and_a_busy_one_fills_the_turn() {
         let mut pace = Pace::new(Duration::from_micros(500));
         let start = pace.window_began;
-        assert_eq!(pace.rest(start, start + Duration::from_micros(30), 1), Duration::ZERO);
+        assert_eq!(
+            pace.rest(start, start + Duration::from_micros(30), 1),
+            Duration::ZERO
+        );
         // 40 messages in 20 ms: 2 000 a second.
         assert_eq!(pace.rest(start, start + WINDOW, 39), Duration::ZERO);
         let later = start + WINDOW;
         // 2 000 messages in 20 ms: 100 000 a second.
         pace.rest(later, later + WINDOW, 2_000);
         let busy = later + WINDOW;
-        assert_eq!(pace.rest(busy, busy + Duration::from_micros(100), 50), Duration::from_micros(400));
-        assert_eq!(pace.rest(busy, busy + Duration::from_micros(100), 0), Duration::ZERO);
+        assert_eq!(
+            pace.rest(busy, busy + Duration::from_micros(100), 50),
+            Duration::from_micros(400)
+        );
+        assert_eq!(
+            pace.rest(busy, busy + Duration::from_micros(100), 0),
+            Duration::ZERO
+        );
     }
 
     #[test]

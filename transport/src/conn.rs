@@ -103,6 +103,10 @@ impl<S> Conn<S> {
 
     /// Queues bytes that are no message of the engine, past the bounds.
     pub(crate) fn force(&mut self, bytes: Bytes, messages: u32) {
-        self.outbox.force(Outbound { bytes, messages, cost: 0 });
+        self.outbox.force(Outbound {
+            bytes,
+            messages,
+            cost: 0,
+        });
     }
 }

@@ -31,9 +31,19 @@ impl Epoll {
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), WAKE)?;
         let mut listener = TcpListener::from_std(listener);
-        poll.registry().register(&mut listener, ACCEPT, Interest::READABLE)?;
+        poll.registry()
+            .register(&mut listener, ACCEPT, Interest::READABLE)?;
         let events = Events::with_capacity(EVENTS_MAX);
-        Ok((Self { poll, events, next: 0, reported: Vec::with_capacity(EVENTS_MAX), listener }, waker))
+        Ok((
+            Self {
+                poll,
+                events,
+                next: 0,
+                reported: Vec::with_capacity(EVENTS_MAX),
+                listener,
+            },
+            waker,
+        ))
     }
 }
 
@@ -83,7 +93,9 @@ impl Driver for Epoll {
     fn adopt(&mut self, stream: std::net::TcpStream, slot: u32) -> io::Result<TcpStream> {
         let mut stream = TcpStream::from_std(stream);
         let token = Token(slot as usize + FIRST_SOCKET);
-        self.poll.registry().register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
+        self.poll
+            .registry()
+            .register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
         Ok(stream)
     }
 

@@ -80,7 +80,10 @@ fn upgrade(
     if request.method != Some("GET") {
         return Asked::Malformed(answer("405 Method Not Allowed", "Allow: GET\r\n", TEXT, ""));
     }
-    let version = request.headers.iter().find(|header| header.name.eq_ignore_ascii_case("sec-websocket-version"));
+    let version = request
+        .headers
+        .iter()
+        .find(|header| header.name.eq_ignore_ascii_case("sec-websocket-version"));
     if request.version != Some(1) || version.is_some_and(|version| version.value != b"13") {
         let more = "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n";
         return Asked::Malformed(answer("426 Upgrade Required", more, TEXT, ""));
@@ -88,20 +91,35 @@ fn upgrade(
     let mut accept = Vec::with_capacity(160);
     let accepted = Request::try_parse(&bytes[..head_bytes])
         .and_then(|parsed| parsed.map(|(_, request)| create_response(&request)).transpose())
-        .and_then(|response| response.map(|response| write_response(&mut accept, &response)).transpose());
+        .and_then(|response| {
+            response
+                .map(|response| write_response(&mut accept, &response))
+                .transpose()
+        });
     if !matches!(accepted, Ok(Some(()))) {
         return Asked::Malformed(answer("400 Bad Request", "", TEXT, "not a WebSocket upgrade\n"));
     }
     match source(request.headers, peer, trusted_proxy_hops) {
-        Some(source) => Asked::Upgrade { accept: accept.into(), source, head_bytes },
-        None => Asked::Malformed(answer("400 Bad Request", "", TEXT, "forwarded chain is not trusted\n")),
+        Some(source) => Asked::Upgrade {
+            accept: accept.into(),
+            source,
+            head_bytes,
+        },
+        None => Asked::Malformed(answer(
+            "400 Bad Request",
+            "",
+            TEXT,
+            "forwarded chain is not trusted\n",
+        )),
     }
 }
 
 /// The source a request counts for: the transport peer, or with `hops` trusted proxies in front the element they
 /// vouch for (13 §h). `None` if the forwarded chain is too short.
 fn source(headers: &[httparse::Header<'_>], peer: SocketAddr, hops: usize) -> Option<Box<str>> {
-    let forwarded = headers.iter().filter(|header| header.name.eq_ignore_ascii_case("x-forwarded-for"));
+    let forwarded = headers
+        .iter()
+        .filter(|header| header.name.eq_ignore_ascii_case("x-forwarded-for"));
     if hops == 0 {
         if forwarded.count() > 0 {
             warn_of_untrusted_chain();
@@ -130,12 +148,22 @@ fn warn_of_untrusted_chain() {
 
 /// The answer to an upgrade there is no room for.
 pub(crate) fn refusal() -> Bytes {
-    answer("503 Service Unavailable", "Retry-After: 5\r\n", TEXT, "at capacity\n")
+    answer(
+        "503 Service Unavailable",
+        "Retry-After: 5\r\n",
+        TEXT,
+        "at capacity\n",
+    )
 }
 
 /// The answer to an upgrade while the relay is stopping.
 pub(crate) fn stopping() -> Bytes {
-    answer("503 Service Unavailable", "Retry-After: 5\r\n", TEXT, "stopping\n")
+    answer(
+        "503 Service Unavailable",
+        "Retry-After: 5\r\n",
+        TEXT,
+        "stopping\n",
+    )
 }
 
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -173,7 +201,9 @@ mod tests {
 
     fn status(head: &str, hops: usize) -> String {
         match asked(head, hops) {
-            Asked::Answer(bytes) | Asked::Malformed(bytes) => String::from_utf8(bytes[9..12].to_vec()).unwrap(),
+            Asked::Answer(bytes) | Asked::Malformed(bytes) => {
+                String::from_utf8(bytes[9..12].to_vec()).unwrap()
+            }
             Asked::Upgrade { source, .. } => format!("101 {source}"),
             Asked::Partial => "partial".into(),
         }
@@ -185,7 +215,12 @@ mod tests {
             "GET /relay?x=1 HTTP/1.1\r\n{GOOD}Sec-WebSocket-Protocol: chat\r\n\
              Sec-WebSocket-Extensions: permessage-deflate\r\n\r\n"
         );
-        let Asked::Upgrade { accept, source, head_bytes } = asked(&format!("{head}rest"), 0) else {
+        let Asked::Upgrade {
+            accept,
+            source,
+            head_bytes,
+        } = asked(&format!("{head}rest"), 0)
+        else {
             panic!("not accepted")
         };
         let accept = String::from_utf8(accept.to_vec()).unwrap().to_ascii_lowercase();
@@ -199,9 +234,21 @@ mod tests {
     fn malformed_upgrades_are_told_why() {
         assert_eq!(status(&format!("POST /relay HTTP/1.1\r\n{GOOD}\r\n"), 0), "405");
         assert_eq!(status(&format!("GET /relay HTTP/1.0\r\n{GOOD}\r\n"), 0), "426");
-        assert_eq!(status(&format!("GET /relay HTTP/1.1\r\n{}\r\n", GOOD.replace("13", "8")), 0), "426");
+        assert_eq!(
+            status(
+                &format!("GET /relay HTTP/1.1\r\n{}\r\n", GOOD.replace("13", "8")),
+                0
+            ),
+            "426"
+        );
         assert_eq!(status("GET /relay HTTP/1.1\r\nHost: relay\r\n\r\n", 0), "400");
-        assert_eq!(status(&format!("GET /relay HTTP/1.1\r\n{}\r\n", GOOD.replace("dGhl", "")), 0), "400");
+        assert_eq!(
+            status(
+                &format!("GET /relay HTTP/1.1\r\n{}\r\n", GOOD.replace("dGhl", "")),
+                0
+            ),
+            "400"
+        );
         assert_eq!(status("nonsense\r\n\r\n", 0), "400");
         assert_eq!(status("GET /relay HTTP/1.1\r\n", 0), "partial");
     }
@@ -225,9 +272,12 @@ mod tests {
     #[test]
     fn pages() {
         let body = |head: &str| match asked(head, 0) {
-            Asked::Answer(bytes) => {
-                String::from_utf8(bytes.to_vec()).unwrap().split_once("\r\n\r\n").unwrap().1.to_owned()
-            }
+            Asked::Answer(bytes) => String::from_utf8(bytes.to_vec())
+                .unwrap()
+                .split_once("\r\n\r\n")
+                .unwrap()
+                .1
+                .to_owned(),
             other => panic!("{other:?}"),
         };
         assert_eq!(body("GET /healthz HTTP/1.1\r\n\r\n"), "ok\n");
@@ -236,7 +286,10 @@ mod tests {
         assert_eq!(status("GET /download HTTP/1.1\r\n\r\n", 0), "404");
         assert_eq!(status("GET /readyz HTTP/1.1\r\n\r\n", 0), "404");
         assert_eq!(status("GET /join HTTP/1.1\r\n\r\n", 0), "404");
-        assert_eq!(asked("GET /join/aa HTTP/1.1\r\n\r\n", 0), asked("GET /join/bb/c?d HTTP/1.1\r\n\r\n", 0));
+        assert_eq!(
+            asked("GET /join/aa HTTP/1.1\r\n\r\n", 0),
+            asked("GET /join/bb/c?d HTTP/1.1\r\n\r\n", 0)
+        );
         assert!(body("GET /join/aa HTTP/1.1\r\n\r\n").contains("weald://join/"));
     }
 

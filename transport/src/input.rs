@@ -17,7 +17,9 @@ impl<D: Driver> Turn<D> {
     /// Reads one connection's share of this turn.
     pub(crate) fn read(&mut self, id: ConnId) {
         for _ in 0..READS_MAX {
-            let Some(conn) = self.world.conns.get_mut(id) else { return };
+            let Some(conn) = self.world.conns.get_mut(id) else {
+                return;
+            };
             let deaf = conn.is_deaf();
             if !conn.readable || !(deaf || conn.is_listening()) {
                 return;
@@ -60,7 +62,9 @@ impl<D: Driver> Turn<D> {
 
     /// The peer sends nothing more.
     fn peer_ended(&mut self, id: ConnId) {
-        let Some(conn) = self.world.conns.get_mut(id) else { return };
+        let Some(conn) = self.world.conns.get_mut(id) else {
+            return;
+        };
         conn.readable = false;
         conn.ended = true;
         if matches!(conn.phase, Phase::Leaving) {
@@ -75,10 +79,14 @@ impl<D: Driver> Turn<D> {
 
     /// Takes up again what was put aside while the connection was paused or on its way.
     pub(crate) fn resume(&mut self, id: ConnId) {
-        let Some(conn) = self.world.conns.get_mut(id) else { return };
+        let Some(conn) = self.world.conns.get_mut(id) else {
+            return;
+        };
         let data = conn.codec.take_kept();
         self.messages(id, data);
-        let Some(conn) = self.world.conns.get_mut(id) else { return };
+        let Some(conn) = self.world.conns.get_mut(id) else {
+            return;
+        };
         if let Some(tls) = &mut conn.tls
             && !conn.paused
         {
@@ -99,7 +107,9 @@ impl<D: Driver> Turn<D> {
     /// Ciphertext, record by record.
     fn records(&mut self, id: ConnId, mut cipher: BytesMut) {
         loop {
-            let Some(conn) = self.world.conns.get_mut(id) else { return };
+            let Some(conn) = self.world.conns.get_mut(id) else {
+                return;
+            };
             let (deaf, listening) = (conn.is_deaf(), conn.is_listening());
             let Some(tls) = &mut conn.tls else { return };
             if !listening {
@@ -139,7 +149,9 @@ impl<D: Driver> Turn<D> {
     fn messages(&mut self, id: ConnId, mut data: BytesMut) {
         let now = self.world.now;
         loop {
-            let Some(conn) = self.world.conns.get_mut(id) else { return };
+            let Some(conn) = self.world.conns.get_mut(id) else {
+                return;
+            };
             match conn.phase {
                 Phase::Open if !conn.paused => {}
                 Phase::Open | Phase::Moving(_) => {
@@ -181,11 +193,15 @@ impl<D: Driver> Turn<D> {
                 Item::Text => self.shard.handle(now, Event::Text { conn: id }, &mut self.world),
                 Item::Ping(payload) => {
                     self.world.pong(id, &payload);
-                    self.shard.handle(now, Event::Activity { conn: id }, &mut self.world);
+                    self.shard
+                        .handle(now, Event::Activity { conn: id }, &mut self.world);
                 }
-                Item::Pong => self.shard.handle(now, Event::Activity { conn: id }, &mut self.world),
+                Item::Pong => self
+                    .shard
+                    .handle(now, Event::Activity { conn: id }, &mut self.world),
                 Item::Close(echo) => {
-                    self.shard.handle(now, Event::Activity { conn: id }, &mut self.world);
+                    self.shard
+                        .handle(now, Event::Activity { conn: id }, &mut self.world);
                     self.world.leave(id, crate::ws::control_frame(0x8, &echo));
                     return;
                 }
@@ -196,7 +212,9 @@ impl<D: Driver> Turn<D> {
     /// The HTTP request, which may come in pieces. What follows an accepted upgrade is given back.
     fn request(&mut self, id: ConnId, mut data: BytesMut) -> Option<BytesMut> {
         let conn = self.world.conns.get_mut(id)?;
-        let Phase::Request(request) = &conn.phase else { return None };
+        let Phase::Request(request) = &conn.phase else {
+            return None;
+        };
         let peer = request.peer;
         // Until the upgrade the codec only keeps bytes.
         let seen = conn.codec.kept_bytes();
@@ -226,14 +244,21 @@ impl<D: Driver> Turn<D> {
                 metrics.refused_stopping.add(1);
                 http::stopping()
             }
-            Asked::Upgrade { accept, source, head_bytes } => match self.world.shared.admission.enter(&source) {
+            Asked::Upgrade {
+                accept,
+                source,
+                head_bytes,
+            } => match self.world.shared.admission.enter(&source) {
                 Ok(seat) => {
                     metrics.upgraded.add(1);
                     conn.seat = Some(seat);
                     conn.phase = Phase::Open;
                     conn.force(accept, 0);
                     self.world.mark_dirty(id);
-                    let opened = Event::Opened { conn: id, peer: Peer { source } };
+                    let opened = Event::Opened {
+                        conn: id,
+                        peer: Peer { source },
+                    };
                     self.shard.handle(self.world.now, opened, &mut self.world);
                     return Some(head.split_off(head_bytes));
                 }

@@ -16,7 +16,10 @@ const DRAINED_MAX: usize = 64;
 /// Binds one listener per shard to the same address. Another process on it is an error, although sharing the port
 /// between our own shards would let the kernel allow that too.
 pub(crate) fn bind(listen: &str, shards: usize) -> Result<(Vec<TcpListener>, SocketAddr), BindError> {
-    let failed = |source| BindError::Listen { listen: listen.to_owned(), source };
+    let failed = |source| BindError::Listen {
+        listen: listen.to_owned(),
+        source,
+    };
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in listen.to_socket_addrs().map_err(failed)? {
         match bind_all(address, shards) {
@@ -106,8 +109,15 @@ mod tests {
     fn shards_share_the_port_that_was_free_and_nobody_else_gets_in() {
         let (listeners, address) = bind("127.0.0.1:0", 3).unwrap();
         assert_ne!(address.port(), 0);
-        assert!(listeners.iter().all(|listener| listener.local_addr().unwrap() == address));
-        assert!(matches!(bind(&address.to_string(), 3), Err(BindError::Listen { .. })));
+        assert!(
+            listeners
+                .iter()
+                .all(|listener| listener.local_addr().unwrap() == address)
+        );
+        assert!(matches!(
+            bind(&address.to_string(), 3),
+            Err(BindError::Listen { .. })
+        ));
         drop(listeners);
         assert!(bind(&address.to_string(), 1).is_ok());
     }

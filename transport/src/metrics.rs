@@ -35,8 +35,15 @@ pub(crate) struct Metrics {
 const CLOSE_REASONS: usize = 7;
 
 /// Labels of [`Snapshot::closed`], in its order.
-pub const CLOSE_REASON_LABELS: [&str; CLOSE_REASONS] =
-    ["client", "handshake_deadline", "idle_deadline", "evicted", "protocol", "slow_reader", "shutdown"];
+pub const CLOSE_REASON_LABELS: [&str; CLOSE_REASONS] = [
+    "client",
+    "handshake_deadline",
+    "idle_deadline",
+    "evicted",
+    "protocol",
+    "slow_reader",
+    "shutdown",
+];
 
 /// Where a reason is counted.
 pub(crate) fn position(reason: CloseReason) -> usize {

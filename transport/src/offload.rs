@@ -21,21 +21,30 @@ pub(crate) struct Offload {
 impl Offload {
     pub(crate) fn start() -> io::Result<Self> {
         let (jobs, queue) = bounded::<Job>(QUEUED_MAX);
-        let threads = if thread::available_parallelism().map_or(1, usize::from) >= 4 { 2 } else { 1 };
+        let threads = if thread::available_parallelism().map_or(1, usize::from) >= 4 {
+            2
+        } else {
+            1
+        };
         for n in 0..threads {
             let queue = queue.clone();
-            thread::Builder::new().name(format!("drover-offload-{n}")).spawn(move || {
-                for job in queue {
-                    job();
-                }
-            })?;
+            thread::Builder::new()
+                .name(format!("drover-offload-{n}"))
+                .spawn(move || {
+                    for job in queue {
+                        job();
+                    }
+                })?;
         }
         Ok(Self { jobs })
     }
 
     /// Runs the job on one of the threads. `false` if too much waits already.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) -> bool {
-        !matches!(self.jobs.try_send(Box::new(job)), Err(TrySendError::Full(_) | TrySendError::Disconnected(_)))
+        !matches!(
+            self.jobs.try_send(Box::new(job)),
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_))
+        )
     }
 }
 
@@ -74,7 +83,11 @@ mod tests {
             ),
         ];
         for (token, code, hash) in cases {
-            let mut check = CodeCheck { code: *code, token: hex(token), code_hash: hex(hash) };
+            let mut check = CodeCheck {
+                code: *code,
+                token: hex(token),
+                code_hash: hex(hash),
+            };
             assert!(code_matches(&check));
             check.code[11] ^= 1;
             assert!(!code_matches(&check));

@@ -49,7 +49,10 @@ impl Relay {
     pub fn bind(config: RelayConfig) -> Result<Bound, BindError> {
         clock::begin();
         let shards = config.shards.max(1);
-        debug_assert_eq!(shards, config.engine.shards, "the engine must know how many shards there are");
+        debug_assert_eq!(
+            shards, config.engine.shards,
+            "the engine must know how many shards there are"
+        );
         let certificates = Certificates::open(&config.tls, &config.engine.hostname)?;
         let (listeners, address) = listen::bind(&config.listen, shards)?;
         let mut drivers = Vec::with_capacity(shards);
@@ -65,7 +68,13 @@ impl Relay {
             offload: Offload::start()?,
             admission: Admission::new(config.max_connections),
         });
-        Ok(Bound { config, address, drivers, shared, certificates })
+        Ok(Bound {
+            config,
+            address,
+            drivers,
+            shared,
+            certificates,
+        })
     }
 
     /// Where it listens.
@@ -77,7 +86,10 @@ impl Relay {
     pub fn metrics(&self) -> Snapshot {
         let mut snapshot = Snapshot {
             connections: self.shared.admission.taken(),
-            tls_reload_failures: self.certificates.as_ref().map_or(0, |certificates| certificates.failures()),
+            tls_reload_failures: self
+                .certificates
+                .as_ref()
+                .map_or(0, |certificates| certificates.failures()),
             ..Snapshot::default()
         };
         self.metrics.iter().for_each(|metrics| snapshot.add(metrics));
@@ -104,7 +116,8 @@ impl Relay {
     /// Stops: upgrades are refused with 503, what is under way is finished, clients are told, sockets closed
     /// (13 §f.2). Returns when all shards have ended, at the latest shortly after `deadline`.
     pub fn drain(mut self, deadline: Duration) {
-        self.stop.set_deadline(clock::now().mono_ms + deadline.as_millis() as u64);
+        self.stop
+            .set_deadline(clock::now().mono_ms + deadline.as_millis() as u64);
         self.end(|| Letter::Drain);
     }
 
@@ -138,7 +151,13 @@ impl Bound {
     /// # Errors
     /// If the system refuses a thread.
     pub fn start(self) -> io::Result<Relay> {
-        let Self { config, address, drivers, shared, certificates } = self;
+        let Self {
+            config,
+            address,
+            drivers,
+            shared,
+            certificates,
+        } = self;
         let stop = Stop::new(drivers.len());
         let mut relay = Relay {
             address,
@@ -157,8 +176,12 @@ impl Bound {
             let (shared, stop) = (relay.shared.clone(), relay.stop.clone());
             let (config, certificates) = (config.clone(), relay.certificates.clone());
             let serve = move || {
-                let shard =
-                    Shard::new(index, config.engine.clone(), config.directory.clone(), engine_metrics);
+                let shard = Shard::new(
+                    index,
+                    config.engine.clone(),
+                    config.directory.clone(),
+                    engine_metrics,
+                );
                 let mailbox = shared.doors[index].clone();
                 let request_ms = config.engine.handshake_timeout_ms;
                 let world = World::new(driver, index, request_ms, metrics, shared, clock::now());
@@ -176,7 +199,9 @@ impl Bound {
                     Err(error) => tracing::error!(%error, shard = index, "a shard can't go on"),
                 }
             };
-            let thread = thread::Builder::new().name(format!("drover-shard-{index}")).spawn(serve)?;
+            let thread = thread::Builder::new()
+                .name(format!("drover-shard-{index}"))
+                .spawn(serve)?;
             relay.threads.push(thread);
         }
         Ok(relay)

@@ -16,7 +16,10 @@ pub(crate) struct Slab<T> {
 
 impl<T> Slab<T> {
     pub(crate) fn new() -> Self {
-        Self { entries: Vec::new(), free: Vec::new() }
+        Self {
+            entries: Vec::new(),
+            free: Vec::new(),
+        }
     }
 
     /// How many are in it.
@@ -27,8 +30,14 @@ impl<T> Slab<T> {
     /// The id the next insertion will give.
     pub(crate) fn next_id(&self) -> ConnId {
         match self.free.last() {
-            Some(slot) => ConnId { slot: *slot, generation: self.entries[*slot as usize].generation },
-            None => ConnId { slot: self.entries.len() as u32, generation: 0 },
+            Some(slot) => ConnId {
+                slot: *slot,
+                generation: self.entries[*slot as usize].generation,
+            },
+            None => ConnId {
+                slot: self.entries.len() as u32,
+                generation: 0,
+            },
         }
     }
 
@@ -53,7 +62,10 @@ impl<T> Slab<T> {
     /// The id of whoever uses the slot now.
     pub(crate) fn id_at(&self, slot: u32) -> Option<ConnId> {
         let entry = self.entries.get(slot as usize)?;
-        entry.value.is_some().then_some(ConnId { slot, generation: entry.generation })
+        entry.value.is_some().then_some(ConnId {
+            slot,
+            generation: entry.generation,
+        })
     }
 
     pub(crate) fn remove(&mut self, id: ConnId) -> Option<Box<T>> {
@@ -69,7 +81,9 @@ impl<T> Slab<T> {
 
     /// All ids in use.
     pub(crate) fn ids(&self) -> Vec<ConnId> {
-        (0..self.entries.len() as u32).filter_map(|slot| self.id_at(slot)).collect()
+        (0..self.entries.len() as u32)
+            .filter_map(|slot| self.id_at(slot))
+            .collect()
     }
 }
 

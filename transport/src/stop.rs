@@ -43,7 +43,8 @@ impl Stop {
 
     /// Whether shards leave now.
     pub(crate) fn is_over(&self, mono_ms: u64) -> bool {
-        self.drained.load(Ordering::Acquire) >= self.shards || mono_ms >= self.deadline_ms.load(Ordering::Acquire)
+        self.drained.load(Ordering::Acquire) >= self.shards
+            || mono_ms >= self.deadline_ms.load(Ordering::Acquire)
     }
 
     /// A shard has ended although it should not have.

@@ -30,7 +30,12 @@ pub(crate) struct Timers {
 
 impl Timers {
     pub(crate) fn new(request_ms: u64) -> Self {
-        Self { request_ms, requests: VecDeque::new(), flushes: VecDeque::new(), lingers: VecDeque::new() }
+        Self {
+            request_ms,
+            requests: VecDeque::new(),
+            flushes: VecDeque::new(),
+            lingers: VecDeque::new(),
+        }
     }
 
     pub(crate) fn start(&mut self, deadline: Deadline, now_ms: u64, conn: ConnId) {
@@ -43,7 +48,10 @@ impl Timers {
 
     /// The earliest moment at which something may be due.
     pub(crate) fn next_ms(&self) -> Option<u64> {
-        [&self.requests, &self.flushes, &self.lingers].into_iter().filter_map(|queue| Some(queue.front()?.0)).min()
+        [&self.requests, &self.flushes, &self.lingers]
+            .into_iter()
+            .filter_map(|queue| Some(queue.front()?.0))
+            .min()
     }
 
     /// One deadline that has passed.

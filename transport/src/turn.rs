@@ -1,9 +1,9 @@
 //! A shard's loop (architecture.md §5): wait, read what came, hand it to the engine, write what it queued, wait.
 //! One turn reads the clocks once, gives the engine's batch to the store once and writes to each connection once.
 
+use crate::chunk::Chunk;
 use crate::clock::{self, Pace};
 use crate::conn::{Conn, Phase};
-use crate::chunk::Chunk;
 use crate::driver::{Driver, Ready};
 use crate::listen::{self, Spare};
 use crate::mailbox::{Letter, Mailbox};
@@ -127,8 +127,15 @@ impl<D: Driver> Turn<D> {
             return Some(Duration::ZERO);
         }
         let accept = self.acceptable.then_some(self.accept_from_ms);
-        let stop = if self.draining { self.stop.deadline_ms() } else { None };
-        let next = [self.shard.next_wake_ms(), world.timers.next_ms(), accept, stop].into_iter().flatten().min()?;
+        let stop = if self.draining {
+            self.stop.deadline_ms()
+        } else {
+            None
+        };
+        let next = [self.shard.next_wake_ms(), world.timers.next_ms(), accept, stop]
+            .into_iter()
+            .flatten()
+            .min()?;
         Some(Duration::from_millis(next.saturating_sub(clock::now().mono_ms)))
     }
 
@@ -137,7 +144,13 @@ impl<D: Driver> Turn<D> {
         while let Some(ready) = self.world.driver.next() {
             match ready {
                 Ready::Accept => self.acceptable = true,
-                Ready::Socket { slot, readable, writable, ended, lost } => {
+                Ready::Socket {
+                    slot,
+                    readable,
+                    writable,
+                    ended,
+                    lost,
+                } => {
                     self.socket_ready(slot, readable, writable, ended, lost);
                 }
             }
@@ -173,10 +186,12 @@ impl<D: Driver> Turn<D> {
         for letter in letters.drain(..) {
             match letter {
                 Letter::Stored(ticket, answer) => {
-                    self.shard.handle(now, Event::Stored { ticket, answer }, &mut self.world);
+                    self.shard
+                        .handle(now, Event::Stored { ticket, answer }, &mut self.world);
                 }
                 Letter::Offloaded(ticket, matches) => {
-                    self.shard.handle(now, Event::Offloaded { ticket, matches }, &mut self.world);
+                    self.shard
+                        .handle(now, Event::Offloaded { ticket, matches }, &mut self.world);
                 }
                 Letter::Posted(message) => self.shard.handle(now, Event::Posted(message), &mut self.world),
                 Letter::Parcel(parcel) => self.arrive(*parcel),
@@ -193,14 +208,20 @@ impl<D: Driver> Turn<D> {
     }
 
     fn socket_ready(&mut self, slot: u32, readable: bool, writable: bool, ended: bool, lost: bool) {
-        let Some(id) = self.world.conns.id_at(slot) else { return };
-        let Some(conn) = self.world.conns.get_mut(id) else { return };
+        let Some(id) = self.world.conns.id_at(slot) else {
+            return;
+        };
+        let Some(conn) = self.world.conns.get_mut(id) else {
+            return;
+        };
         conn.readable |= readable;
         conn.ended |= ended;
         if writable && mem::take(&mut conn.blocked) && (conn.has_output() || conn.watched) {
             self.world.mark_dirty(id);
         }
-        let Some(conn) = self.world.conns.get_mut(id) else { return };
+        let Some(conn) = self.world.conns.get_mut(id) else {
+            return;
+        };
         if lost && !conn.is_listening() && !conn.is_deaf() {
             // Paused, so nothing would read the loss.
             self.world.metrics.peer_lost.add(1);
@@ -216,7 +237,8 @@ impl<D: Driver> Turn<D> {
         let now = self.world.now;
         loop {
             if let Some(id) = pop_first(&mut self.world.closed) {
-                self.shard.handle(now, Event::Closed { conn: id }, &mut self.world);
+                self.shard
+                    .handle(now, Event::Closed { conn: id }, &mut self.world);
             } else if let Some(id) = pop_first(&mut self.world.moving) {
                 self.depart(id);
             } else if let Some(id) = pop_first(&mut self.world.resumed) {
@@ -234,7 +256,9 @@ impl<D: Driver> Turn<D> {
     fn deadlines(&mut self) {
         let now = self.world.now;
         while let Some((deadline, id)) = self.world.timers.due(now.mono_ms) {
-            let Some(conn) = self.world.conns.get_mut(id) else { continue };
+            let Some(conn) = self.world.conns.get_mut(id) else {
+                continue;
+            };
             match (deadline, &conn.phase) {
                 (Deadline::Request, Phase::Request(_)) => self.world.metrics.head_deadline.add(1),
                 (Deadline::Flush, Phase::Leaving) | (Deadline::Linger, Phase::Lingering) => {}
@@ -242,7 +266,11 @@ impl<D: Driver> Turn<D> {
             }
             self.world.end(id);
         }
-        if self.shard.next_wake_ms().is_some_and(|at_ms| at_ms <= now.mono_ms) {
+        if self
+            .shard
+            .next_wake_ms()
+            .is_some_and(|at_ms| at_ms <= now.mono_ms)
+        {
             self.shard.handle(now, Event::Tick, &mut self.world);
         }
     }
@@ -259,14 +287,20 @@ impl<D: Driver> Turn<D> {
                 Ok(Some((stream, peer))) => {
                     self.world.metrics.accepted.add(1);
                     let id = self.world.conns.next_id();
-                    let tls = self.certificates.as_ref().map(|certificates| TlsSession::new(certificates.current()));
-                    let adopted =
-                        stream.set_nodelay(true).and_then(|()| self.world.driver.adopt(stream, id.slot));
+                    let tls = self
+                        .certificates
+                        .as_ref()
+                        .map(|certificates| TlsSession::new(certificates.current()));
+                    let adopted = stream
+                        .set_nodelay(true)
+                        .and_then(|()| self.world.driver.adopt(stream, id.slot));
                     match (adopted, tls.transpose()) {
                         (Ok(socket), Ok(tls)) => {
                             self.world.conns.insert(Conn::accepted(socket, peer, tls));
                             self.world.metrics.sockets.add(1);
-                            self.world.timers.start(Deadline::Request, self.world.now.mono_ms, id);
+                            self.world
+                                .timers
+                                .start(Deadline::Request, self.world.now.mono_ms, id);
                         }
                         _ => self.world.metrics.accept_errors.add(1),
                     }
@@ -293,14 +327,31 @@ impl<D: Driver> Turn<D> {
 
     /// Sends a connection to the shard the engine chose.
     fn depart(&mut self, id: ConnId) {
-        let Some(conn) = self.world.conns.remove(id) else { return };
-        let Conn { socket, outbox, codec, tls, seat, phase, .. } = *conn;
+        let Some(conn) = self.world.conns.remove(id) else {
+            return;
+        };
+        let Conn {
+            socket,
+            outbox,
+            codec,
+            tls,
+            seat,
+            phase,
+            ..
+        } = *conn;
         self.world.metrics.sockets.sub(1);
         let Phase::Moving(moving) = phase else { return };
         match self.world.driver.release(socket) {
             Ok(stream) => {
                 self.world.metrics.migrated.add(1);
-                let parcel = Parcel { stream, tls, codec, outbox, seat, session: moving.session };
+                let parcel = Parcel {
+                    stream,
+                    tls,
+                    codec,
+                    outbox,
+                    seat,
+                    session: moving.session,
+                };
                 self.world.shared.doors[moving.shard].post(Letter::Parcel(Box::new(parcel)));
             }
             Err(error) => tracing::error!(%error, "a connection can't be moved to its shard"),
@@ -309,7 +360,14 @@ impl<D: Driver> Turn<D> {
 
     /// Takes in a connection from another shard.
     fn arrive(&mut self, parcel: Parcel) {
-        let Parcel { stream, tls, codec, outbox, seat, session } = parcel;
+        let Parcel {
+            stream,
+            tls,
+            codec,
+            outbox,
+            seat,
+            session,
+        } = parcel;
         let id = self.world.conns.next_id();
         let socket = match self.world.driver.adopt(stream, id.slot) {
             Ok(socket) => socket,
@@ -336,7 +394,11 @@ impl<D: Driver> Turn<D> {
         self.world.conns.insert(conn);
         self.world.metrics.sockets.add(1);
         self.world.mark_dirty(id);
-        self.shard.handle(self.world.now, Event::Arrived { conn: id, session }, &mut self.world);
+        self.shard.handle(
+            self.world.now,
+            Event::Arrived { conn: id, session },
+            &mut self.world,
+        );
         self.resume(id);
     }
 
@@ -344,7 +406,9 @@ impl<D: Driver> Turn<D> {
     fn has_conversations(&mut self) -> bool {
         let conns = &mut self.world.conns;
         conns.ids().into_iter().any(|id| {
-            conns.get_mut(id).is_some_and(|conn| !matches!(conn.phase, Phase::Request(_)))
+            conns
+                .get_mut(id)
+                .is_some_and(|conn| !matches!(conn.phase, Phase::Request(_)))
         })
     }
 
@@ -354,7 +418,8 @@ impl<D: Driver> Turn<D> {
             true => {
                 // Whoever is still here after the deadline is cut off.
                 for id in self.world.conns.ids() {
-                    self.world.close(id, CloseHow::Evict, drover_engine::effects::CloseReason::Shutdown);
+                    self.world
+                        .close(id, CloseHow::Evict, drover_engine::effects::CloseReason::Shutdown);
                 }
                 true
             }
@@ -364,5 +429,9 @@ impl<D: Driver> Turn<D> {
 
 /// Takes the oldest. The lists are short: most hold nothing most of the time.
 fn pop_first(list: &mut Vec<ConnId>) -> Option<ConnId> {
-    if list.is_empty() { None } else { Some(list.remove(0)) }
+    if list.is_empty() {
+        None
+    } else {
+        Some(list.remove(0))
+    }
 }

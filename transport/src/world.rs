@@ -10,8 +10,8 @@ use crate::metrics::{Metrics, position};
 use crate::offload::{Offload, code_matches};
 use crate::slab::Slab;
 use crate::timers::{Deadline, Timers};
-use crate::ws::control_frame;
 use crate::write::{self, Written};
+use crate::ws::control_frame;
 use bytes::Bytes;
 use drover_engine::effects::{CloseHow, CloseReason, CodeCheck, Effects, StoreRequest, Stores};
 use drover_engine::event::Ticket;
@@ -103,7 +103,9 @@ impl<D: Driver> World<D> {
 
     /// Writes what the socket takes, and sees to what follows from that.
     pub(crate) fn flush(&mut self, id: ConnId) {
-        let Some(conn) = self.conns.get_mut(id) else { return };
+        let Some(conn) = self.conns.get_mut(id) else {
+            return;
+        };
         if conn.blocked {
             return;
         }
@@ -120,7 +122,10 @@ impl<D: Driver> World<D> {
                     return;
                 }
             }
-            match conn.pong.take_if(|_| !conn.blocked && conn.outbox.room().messages > 0) {
+            match conn
+                .pong
+                .take_if(|_| !conn.blocked && conn.outbox.room().messages > 0)
+            {
                 Some(pong) => conn.force(*pong, 1),
                 None => break,
             }
@@ -139,7 +144,9 @@ impl<D: Driver> World<D> {
 
     /// All is written: our direction ends, and what still comes in is dropped until the peer ends too.
     fn linger(&mut self, id: ConnId) {
-        let Some(conn) = self.conns.get_mut(id) else { return };
+        let Some(conn) = self.conns.get_mut(id) else {
+            return;
+        };
         conn.phase = Phase::Lingering;
         if let Some(tls) = &mut conn.tls {
             tls.end();
@@ -167,7 +174,9 @@ impl<D: Driver> World<D> {
 
     /// Begins the end of a connection: what is queued and then `last` leaves, nothing that comes in is looked at.
     pub(crate) fn leave(&mut self, id: ConnId, last: Bytes) {
-        let Some(conn) = self.conns.get_mut(id) else { return };
+        let Some(conn) = self.conns.get_mut(id) else {
+            return;
+        };
         if conn.is_open() {
             self.closed.push(id);
         }
@@ -196,7 +205,9 @@ impl<D: Driver> World<D> {
 
 impl<D: Driver> Effects for World<D> {
     fn room(&mut self, id: ConnId) -> Room {
-        let Some(conn) = self.open(id) else { return Room::NONE };
+        let Some(conn) = self.open(id) else {
+            return Room::NONE;
+        };
         let room = conn.outbox.room();
         if conn.blocked || (room.messages >= MESSAGES_MAX / 2 && room.cost >= COST_MAX / 2) {
             return room;
@@ -233,11 +244,19 @@ impl<D: Driver> Effects for World<D> {
             conn.outbox.clear(true);
         }
         self.metrics.closed[position(reason)].add(1);
-        let last = if how == CloseHow::Restart { CLOSE_RESTART } else { CLOSE };
+        let last = if how == CloseHow::Restart {
+            CLOSE_RESTART
+        } else {
+            CLOSE
+        };
         self.leave(id, Bytes::from_static(last));
         if how == CloseHow::Evict {
             self.flush(id);
-            if self.conns.get_mut(id).is_some_and(|conn| matches!(conn.phase, Phase::Leaving)) {
+            if self
+                .conns
+                .get_mut(id)
+                .is_some_and(|conn| matches!(conn.phase, Phase::Leaving))
+            {
                 // The socket is full: the close frame can't leave, so the connection ends without.
                 self.end(id);
             }
@@ -282,11 +301,15 @@ impl<D: Driver> Effects for World<D> {
 
     fn store(&mut self, ticket: Ticket, request: StoreRequest) {
         let door = self.shared.doors[self.me].clone();
-        self.shared.stores.submit(request, move |answer| door.post(Letter::Stored(ticket, answer)));
+        self.shared
+            .stores
+            .submit(request, move |answer| door.post(Letter::Stored(ticket, answer)));
     }
 
     fn offload(&mut self, ticket: Ticket, check: CodeCheck) -> bool {
         let door = self.shared.doors[self.me].clone();
-        self.shared.offload.run(move || door.post(Letter::Offloaded(ticket, code_matches(&check))))
+        self.shared
+            .offload
+            .run(move || door.post(Letter::Offloaded(ticket, code_matches(&check))))
     }
 }

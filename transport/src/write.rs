@@ -33,7 +33,11 @@ pub(crate) fn write<D: Driver>(
     conn: &mut Conn<D::Socket>,
     scratch: &mut Scratch,
 ) -> Result<Written, Lost> {
-    if conn.tls.is_some() { write_sealed(driver, conn, scratch) } else { write_plain(driver, conn) }
+    if conn.tls.is_some() {
+        write_sealed(driver, conn, scratch)
+    } else {
+        write_plain(driver, conn)
+    }
 }
 
 fn write_plain<D: Driver>(driver: &mut D, conn: &mut Conn<D::Socket>) -> Result<Written, Lost> {
@@ -55,7 +59,9 @@ fn write_sealed<D: Driver>(
     conn: &mut Conn<D::Socket>,
     scratch: &mut Scratch,
 ) -> Result<Written, Lost> {
-    let Some(tls) = &mut conn.tls else { return Err(Lost) };
+    let Some(tls) = &mut conn.tls else {
+        return Err(Lost);
+    };
     let mut bytes = 0;
     while !conn.blocked {
         scratch.cipher.clear();
@@ -93,11 +99,7 @@ fn gather(outbox: &Outbox, plain: &mut Vec<u8>) {
 }
 
 /// One write; nothing taken means that the socket is full.
-fn offer<D: Driver>(
-    driver: &mut D,
-    socket: &mut D::Socket,
-    slices: &[IoSlice<'_>],
-) -> Result<usize, Lost> {
+fn offer<D: Driver>(driver: &mut D, socket: &mut D::Socket, slices: &[IoSlice<'_>]) -> Result<usize, Lost> {
     loop {
         match driver.write(socket, slices) {
             Ok(taken) => return Ok(taken),

@@ -179,7 +179,8 @@ impl TlsSession {
 
     /// Queues the alert that ends our direction.
     pub(crate) fn end(&mut self) {
-        if let Ok(ConnectionState::WriteTraffic(mut traffic)) = self.rustls.process_tls_records(&mut []).state {
+        if let Ok(ConnectionState::WriteTraffic(mut traffic)) = self.rustls.process_tls_records(&mut []).state
+        {
             let mut alert = [0; 64];
             if let Ok(bytes) = traffic.queue_close_notify(&mut alert) {
                 self.unsent.extend_from_slice(&alert[..bytes]);

@@ -109,7 +109,12 @@ fn provider() -> CryptoProvider {
             suite::TLS13_AES_256_GCM_SHA384,
             suite::TLS13_CHACHA20_POLY1305_SHA256,
         ],
-        kx_groups: vec![group::X25519MLKEM768, group::X25519, group::SECP256R1, group::SECP384R1],
+        kx_groups: vec![
+            group::X25519MLKEM768,
+            group::X25519,
+            group::SECP256R1,
+            group::SECP384R1,
+        ],
         ..aws_lc_rs::default_provider()
     }
 }
@@ -119,9 +124,14 @@ fn load(cert: &Path, key: &Path) -> Result<ServerConfig, TlsError> {
         .collect::<Result<Vec<_>, _>>()
         .ok()
         .filter(|chain| !chain.is_empty())
-        .ok_or_else(|| TlsError::Missing { path: cert.into(), what: "certificate" })?;
-    let key = PrivateKeyDer::from_pem_slice(&read(key)?)
-        .map_err(|_| TlsError::Missing { path: key.into(), what: "private key" })?;
+        .ok_or_else(|| TlsError::Missing {
+            path: cert.into(),
+            what: "certificate",
+        })?;
+    let key = PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|_| TlsError::Missing {
+        path: key.into(),
+        what: "private key",
+    })?;
     let mut config = ServerConfig::builder_with_provider(Arc::new(provider()))
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_no_client_auth()
@@ -134,7 +144,10 @@ fn load(cert: &Path, key: &Path) -> Result<ServerConfig, TlsError> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
-    fs::read(path).map_err(|source| TlsError::File { path: path.into(), source })
+    fs::read(path).map_err(|source| TlsError::File {
+        path: path.into(),
+        source,
+    })
 }
 
 /// Makes a key and a self-signed certificate in `dir`, unless they are there. A key without a certificate gets a
@@ -142,8 +155,10 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
 fn make_dev(dir: &Path, hostname: &str) -> Result<(PathBuf, PathBuf), TlsError> {
     let (cert_path, key_path) = (dir.join("dev-cert.pem"), dir.join("dev-key.pem"));
     let key = if key_path.exists() {
-        let pem = String::from_utf8(read(&key_path)?)
-            .map_err(|_| TlsError::Missing { path: key_path.clone(), what: "private key" })?;
+        let pem = String::from_utf8(read(&key_path)?).map_err(|_| TlsError::Missing {
+            path: key_path.clone(),
+            what: "private key",
+        })?;
         rcgen::KeyPair::from_pem(&pem)?
     } else {
         let key = rcgen::KeyPair::generate()?;
@@ -168,7 +183,10 @@ fn make_dev(dir: &Path, hostname: &str) -> Result<(PathBuf, PathBuf), TlsError> 
 }
 
 fn write(path: &Path, content: &[u8]) -> Result<(), TlsError> {
-    fs::write(path, content).map_err(|source| TlsError::File { path: path.into(), source })
+    fs::write(path, content).map_err(|source| TlsError::File {
+        path: path.into(),
+        source,
+    })
 }
 
 fn write_private(path: &Path, content: &[u8]) -> Result<(), TlsError> {
@@ -179,7 +197,10 @@ fn write_private(path: &Path, content: &[u8]) -> Result<(), TlsError> {
     options
         .open(path)
         .and_then(|mut file| file.write_all(content).and_then(|()| file.sync_all()))
-        .map_err(|source| TlsError::File { path: path.into(), source })
+        .map_err(|source| TlsError::File {
+            path: path.into(),
+            source,
+        })
 }
 
 #[cfg(test)]
@@ -203,8 +224,13 @@ mod tests {
             assert_eq!(fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
         }
         dev(dir.path());
-        assert_eq!((fs::read(&key).unwrap(), fs::read(&cert).unwrap()), (first_key.clone(), first_cert.clone()));
-        let source = TlsSource::Dev { dir: dir.path().into() };
+        assert_eq!(
+            (fs::read(&key).unwrap(), fs::read(&cert).unwrap()),
+            (first_key.clone(), first_cert.clone())
+        );
+        let source = TlsSource::Dev {
+            dir: dir.path().into(),
+        };
         Certificates::open(&source, "other.example").unwrap().unwrap();
         assert_eq!(fs::read(&key).unwrap(), first_key);
         assert_ne!(fs::read(&cert).unwrap(), first_cert);
@@ -215,9 +241,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         dev(dir.path());
         let (cert, key) = (dir.path().join("dev-cert.pem"), dir.path().join("dev-key.pem"));
-        let source = TlsSource::File { cert: cert.clone(), key: key.clone() };
+        let source = TlsSource::File {
+            cert: cert.clone(),
+            key: key.clone(),
+        };
         let certificates = Certificates::open(&source, "relay.example").unwrap().unwrap();
-        assert!(certificates.check_due(1) && !certificates.check_due(2) && certificates.check_due(1 + CHECK_MS));
+        assert!(
+            certificates.check_due(1) && !certificates.check_due(2) && certificates.check_due(1 + CHECK_MS)
+        );
 
         let first = certificates.current();
         certificates.check();
@@ -237,7 +268,13 @@ mod tests {
 
     #[test]
     fn missing_files_are_an_error() {
-        let source = TlsSource::File { cert: "/nonexistent/c".into(), key: "/nonexistent/k".into() };
-        assert!(matches!(Certificates::open(&source, "h"), Err(TlsError::File { .. })));
+        let source = TlsSource::File {
+            cert: "/nonexistent/c".into(),
+            key: "/nonexistent/k".into(),
+        };
+        assert!(matches!(
+            Certificates::open(&source, "h"),
+            Err(TlsError::File { .. })
+        ));
     }
 }

@@ -79,7 +79,12 @@ impl Head {
         if bytes.len() < head_bytes {
             return Ok(Parsed::Needs(head_bytes));
         }
-        Ok(Parsed::Head(Head { first: *first, masked, head_bytes, payload_bytes: payload_bytes as usize }))
+        Ok(Parsed::Head(Head {
+            first: *first,
+            masked,
+            head_bytes,
+            payload_bytes: payload_bytes as usize,
+        }))
     }
 
     fn frame_bytes(&self) -> usize {

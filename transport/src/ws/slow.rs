@@ -29,7 +29,10 @@ pub(super) struct Slow {
 
 impl Default for Slow {
     fn default() -> Self {
-        Self { context: WebSocketContext::new(Role::Server, Some(config())), in_message: false }
+        Self {
+            context: WebSocketContext::new(Role::Server, Some(config())),
+            in_message: false,
+        }
     }
 }
 

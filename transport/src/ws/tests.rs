@@ -104,7 +104,12 @@ fn frame(first: u8, masked: bool, payload: &[u8]) -> Vec<u8> {
     let key = [0xa1, 0xb2, 0xc3, 0xd4];
     if masked {
         out.extend_from_slice(&key);
-        out.extend(payload.iter().zip(key.iter().cycle()).map(|(byte, key)| byte ^ key));
+        out.extend(
+            payload
+                .iter()
+                .zip(key.iter().cycle())
+                .map(|(byte, key)| byte ^ key),
+        );
     } else {
         out.extend_from_slice(payload);
     }
@@ -136,7 +141,9 @@ fn cut(stream: &[u8], cuts: &[prop::sample::Index]) -> Vec<Vec<u8>> {
     let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).collect();
     at.extend([0, stream.len()]);
     at.sort_unstable();
-    at.windows(2).map(|pair| stream[pair[0]..pair[1]].to_vec()).collect()
+    at.windows(2)
+        .map(|pair| stream[pair[0]..pair[1]].to_vec())
+        .collect()
 }
 
 proptest! {
@@ -188,7 +195,10 @@ fn every_violation_fails_the_connection() {
         ("control above 125 bytes", frame(0x89, true, &[0; 126])),
         ("fragmented control", frame(0x09, true, b"x")),
         ("continuation of nothing", frame(0x80, true, b"x")),
-        ("data inside a fragmented message", [frame(0x02, true, b"x"), frame(0x82, true, b"y")].concat()),
+        (
+            "data inside a fragmented message",
+            [frame(0x02, true, b"x"), frame(0x82, true, b"y")].concat(),
+        ),
         ("close of one byte", frame(0x88, true, &[3])),
         ("close code 1005", frame(0x88, true, &1005_u16.to_be_bytes())),
         ("close code 1006", frame(0x88, true, &1006_u16.to_be_bytes())),
@@ -196,7 +206,14 @@ fn every_violation_fails_the_connection() {
         ("text that is not UTF-8", frame(0x81, true, &[0xff])),
     ];
     for (name, bytes) in cases {
-        assert_eq!(ours(std::slice::from_ref(&bytes)), Seen { items: vec![], failed: true }, "{name}");
+        assert_eq!(
+            ours(std::slice::from_ref(&bytes)),
+            Seen {
+                items: vec![],
+                failed: true
+            },
+            "{name}"
+        );
         assert_eq!(oracle(&bytes).failed, true, "{name}");
     }
 }
@@ -231,7 +248,14 @@ fn a_message_is_a_slice_of_what_was_read() {
     let mut codec = Codec::default();
     let mut data = BytesMut::from(&[frame(0x82, true, b"one"), frame(0x82, true, b"two")].concat()[..]);
     let start = data.as_ptr() as usize;
-    let Ok(Some(Item::Message(one))) = codec.next(&mut data) else { panic!("no message") };
-    let Ok(Some(Item::Message(two))) = codec.next(&mut data) else { panic!("no message") };
-    assert_eq!((one.as_ptr() as usize - start, two.as_ptr() as usize - start), (6, 15));
+    let Ok(Some(Item::Message(one))) = codec.next(&mut data) else {
+        panic!("no message")
+    };
+    let Ok(Some(Item::Message(two))) = codec.next(&mut data) else {
+        panic!("no message")
+    };
+    assert_eq!(
+        (one.as_ptr() as usize - start, two.as_ptr() as usize - start),
+        (6, 15)
+    );
 }
