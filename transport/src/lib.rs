@@ -14,6 +14,8 @@
 //! | [`mailbox`], [`offload`], [`stop`] | how other threads reach a shard, what is computed elsewhere, stopping |
 //! | [`clock`], [`timers`], [`chunk`], [`metrics`] | time, deadlines, the read buffer, what is counted |
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
 mod admission;
 mod chunk;
 mod clock;
