@@ -2,7 +2,7 @@
 
 /// A fixed 60 s window opened by its first charge; a clock that moved back opens a new one.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Window {
+pub(crate) struct Window {
     start_ms: u64,
     used: u32,
 }
@@ -11,9 +11,12 @@ impl Window {
     const LENGTH_MS: u64 = 60_000;
 
     /// Charges one frame if fewer than `limit` were charged in this window. A refusal charges nothing.
-    pub fn charge(&mut self, wall_ms: u64, limit: u32) -> bool {
+    pub(crate) fn charge(&mut self, wall_ms: u64, limit: u32) -> bool {
         if self.used == 0 || wall_ms < self.start_ms || wall_ms - self.start_ms >= Self::LENGTH_MS {
-            *self = Self { start_ms: wall_ms, used: 0 };
+            *self = Self {
+                start_ms: wall_ms,
+                used: 0,
+            };
         }
         if self.used >= limit {
             return false;
@@ -25,20 +28,24 @@ impl Window {
 
 /// A sum over an aligned clock minute, `floor(now / 60 000)`.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Minute {
+pub(crate) struct Minute {
     minute: u64,
     used: u64,
 }
 
 impl Minute {
     /// Whether `amount` more fits under `limit` in this minute (inclusive).
-    pub fn fits(&self, wall_ms: u64, amount: u64, limit: u64) -> bool {
-        let used = if self.minute == wall_ms / 60_000 { self.used } else { 0 };
+    pub(crate) fn fits(&self, wall_ms: u64, amount: u64, limit: u64) -> bool {
+        let used = if self.minute == wall_ms / 60_000 {
+            self.used
+        } else {
+            0
+        };
         used.saturating_add(amount) <= limit
     }
 
     /// Adds `amount`.
-    pub fn add(&mut self, wall_ms: u64, amount: u64) {
+    pub(crate) fn add(&mut self, wall_ms: u64, amount: u64) {
         let minute = wall_ms / 60_000;
         if self.minute != minute {
             *self = Self { minute, used: 0 };
@@ -47,15 +54,10 @@ impl Minute {
     }
 
     /// Takes back what [`Minute::add`] added in the same minute.
-    pub fn refund(&mut self, wall_ms: u64, amount: u64) {
+    pub(crate) fn refund(&mut self, wall_ms: u64, amount: u64) {
         if self.minute == wall_ms / 60_000 {
             self.used = self.used.saturating_sub(amount);
         }
-    }
-
-    /// Whether the minute is over, so that nothing is lost by forgetting it.
-    pub fn is_over(&self, wall_ms: u64) -> bool {
-        self.minute != wall_ms / 60_000
     }
 }
 
@@ -70,10 +72,16 @@ mod tests {
         assert!(window.charge(1_000, 2));
         assert!(window.charge(60_999, 2));
         assert!(!window.charge(60_999, 2));
-        assert!(window.charge(61_000, 2), "a new window 60 s after the first charge");
+        assert!(
+            window.charge(61_000, 2),
+            "a new window 60 s after the first charge"
+        );
         assert!(window.charge(61_001, 2));
         assert!(!window.charge(61_002, 2));
-        assert!(window.charge(60_000, 2), "a clock that stepped back opens a new window");
+        assert!(
+            window.charge(60_000, 2),
+            "a clock that stepped back opens a new window"
+        );
     }
 
     #[test]

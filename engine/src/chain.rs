@@ -74,7 +74,11 @@ pub(crate) struct Chain {
 type Judged<T> = Result<T, Refusal>;
 
 fn rule(holds: bool) -> Judged<()> {
-    if holds { Ok(()) } else { Err(Code::WriterNotInAccessSet.into()) }
+    if holds {
+        Ok(())
+    } else {
+        Err(Code::WriterNotInAccessSet.into())
+    }
 }
 
 fn difference<T: Copy + Eq + std::hash::Hash>(these: &[T], without: &[T]) -> Vec<T> {
@@ -97,8 +101,8 @@ impl Chain {
         set.check_shape()?;
         let entries: HashSet<EntryHash> = set.entries.iter().copied().collect();
         let listed = |key: &PublicKey| entries.contains(&EntryHash::of(key, salt));
-        let judged = rule(set.authorizers.iter().chain(&set.recovery).all(listed))
-            .and_then(|()| match &self.head {
+        let judged =
+            rule(set.authorizers.iter().chain(&set.recovery).all(listed)).and_then(|()| match &self.head {
                 None => self.judge_genesis(set, salt, wall_ms, gate),
                 Some(head) => self.judge_successor(head, set, &entries, salt, wall_ms),
             });
@@ -126,10 +130,20 @@ impl Chain {
             // D4: while the genesis key is unspent, only the device that holds the seat, and alone.
             rule(set.authorizers.len() == 1 && set.authorizers[0] == set.signer)?;
             let entry = EntryHash::of(&set.signer, salt);
-            rule(gate.reservations.iter().any(|(hash, expires)| *hash == entry && wall_ms < *expires))?;
+            rule(
+                gate.reservations
+                    .iter()
+                    .any(|(hash, expires)| *hash == entry && wall_ms < *expires),
+            )?;
             founder = Some(entry);
         }
-        Ok(Acceptance { digest: set.digest(), removed: Vec::new(), rotation: None, cleared: Vec::new(), founder })
+        Ok(Acceptance {
+            digest: set.digest(),
+            removed: Vec::new(),
+            rotation: None,
+            cleared: Vec::new(),
+            founder,
+        })
     }
 
     fn judge_successor(
@@ -147,7 +161,12 @@ impl Chain {
         let authorizer = prior.authorizers.contains(&set.signer);
         rule(authorizer || prior.recovery.contains(&set.signer))?;
         verify(set)?;
-        let removed: Vec<EntryHash> = prior.entries.iter().copied().filter(|e| !entries.contains(e)).collect();
+        let removed: Vec<EntryHash> = prior
+            .entries
+            .iter()
+            .copied()
+            .filter(|e| !entries.contains(e))
+            .collect();
         let on_probation = |key: &PublicKey| self.open_probation(key).is_some();
         let same_quorum = match (&prior.quorum, &set.quorum) {
             (None, None) => true,
@@ -159,11 +178,23 @@ impl Chain {
             self.judge_ordinary(prior, set, &removed)?;
             rule(same_quorum || !on_probation(&set.signer))?;
             let cleared = self.cleared_by(head, set, entries, salt);
-            Acceptance { digest: set.digest(), removed, rotation: None, cleared, founder: None }
+            Acceptance {
+                digest: set.digest(),
+                removed,
+                rotation: None,
+                cleared,
+                founder: None,
+            }
         } else {
             let rotation = self.judge_rotation(head, set, &removed, salt, wall_ms)?;
             rule(same_quorum)?;
-            Acceptance { digest: set.digest(), removed, rotation: Some(rotation), cleared: Vec::new(), founder: None }
+            Acceptance {
+                digest: set.digest(),
+                removed,
+                rotation: Some(rotation),
+                cleared: Vec::new(),
+                founder: None,
+            }
         };
         self.judge_quorum_keys(set, salt)?;
         Ok(acceptance)
@@ -171,8 +202,18 @@ impl Chain {
 
     /// 05 §7.4.
     fn judge_ordinary(&self, prior: &AccessSet, set: &AccessSet, removed: &[EntryHash]) -> Judged<()> {
-        rule(prior.authorizers.iter().any(|k| set.authorizers.binary_search(k).is_ok()))?;
-        rule(prior.recovery.iter().any(|k| set.recovery.binary_search(k).is_ok()))?;
+        rule(
+            prior
+                .authorizers
+                .iter()
+                .any(|k| set.authorizers.binary_search(k).is_ok()),
+        )?;
+        rule(
+            prior
+                .recovery
+                .iter()
+                .any(|k| set.recovery.binary_search(k).is_ok()),
+        )?;
         rule(set.pending.is_empty())?;
         if let Some(probation) = self.open_probation(&set.signer) {
             rule(removed.iter().all(|e| probation.pinned.contains(e)))?;
@@ -210,8 +251,16 @@ impl Chain {
         rule(added == expected)?;
         rule(difference(&prior.authorizers, &set.authorizers).is_empty())?;
         let admins: HashSet<EntryHash> = prior.authorizers.iter().map(|k| EntryHash::of(k, salt)).collect();
-        rule(set.pending.iter().all(|e| head.entries.contains(e) && !admins.contains(e)))?;
-        Ok(Rotation { spent: set.signer, successor, device })
+        rule(
+            set.pending
+                .iter()
+                .all(|e| head.entries.contains(e) && !admins.contains(e)),
+        )?;
+        Ok(Rotation {
+            spent: set.signer,
+            successor,
+            device,
+        })
     }
 
     /// D7: a quorum key is neither an authorizer nor an entry.
@@ -224,11 +273,19 @@ impl Chain {
     }
 
     fn open_probation(&self, device: &PublicKey) -> Option<&Probation> {
-        self.probations.get(device).filter(|p| p.cleared_version.is_none())
+        self.probations
+            .get(device)
+            .filter(|p| p.cleared_version.is_none())
     }
 
     /// Which probations an accepted ordinary set ends (05 §8, D5).
-    fn cleared_by(&self, head: &Head, set: &AccessSet, entries: &HashSet<EntryHash>, salt: &Salt) -> Vec<PublicKey> {
+    fn cleared_by(
+        &self,
+        head: &Head,
+        set: &AccessSet,
+        entries: &HashSet<EntryHash>,
+        salt: &Salt,
+    ) -> Vec<PublicKey> {
         let unrestricted = self.open_probation(&set.signer).is_none();
         let mut cleared: Vec<PublicKey> = self
             .probations
@@ -239,7 +296,12 @@ impl Chain {
                 let entry = EntryHash::of(device, salt);
                 entries.contains(&entry)
                     && (unrestricted
-                        || confirmed(head.set.quorum.as_ref(), set.quorum.as_ref(), &set.digest(), &entry))
+                        || confirmed(
+                            head.set.quorum.as_ref(),
+                            set.quorum.as_ref(),
+                            &set.digest(),
+                            &entry,
+                        ))
             })
             .collect();
         cleared.sort_unstable();
@@ -258,7 +320,9 @@ fn verify(set: &AccessSet) -> Judged<()> {
 /// Whether enough distinct keys of the prior quorum signed for this device under this set. Work is bounded: it stops
 /// at the threshold, and each configured key is verified at most once per carried signature.
 fn confirmed(prior: Option<&Quorum>, carried: Option<&Quorum>, digest: &Hash, entry: &EntryHash) -> bool {
-    let (Some(prior), Some(carried)) = (prior, carried) else { return false };
+    let (Some(prior), Some(carried)) = (prior, carried) else {
+        return false;
+    };
     let message = quorum_message(digest, entry);
     let mut counted: HashSet<PublicKey> = HashSet::new();
     for (key, sig) in carried.sigs.iter().take(access::LIST_MAX) {

@@ -50,7 +50,9 @@ impl Directory {
         for entry in control.directory(DirectoryKind::Realm)? {
             maps.realms.insert(entry.realm);
         }
-        Ok(Self { maps: RwLock::new(maps) })
+        Ok(Self {
+            maps: RwLock::new(maps),
+        })
     }
 
     /// The shard that owns this realm.
@@ -68,11 +70,17 @@ impl Directory {
     }
 
     fn read<R>(&self, f: impl FnOnce(&Maps) -> R) -> R {
-        f(&self.maps.read().unwrap_or_else(std::sync::PoisonError::into_inner))
+        f(&self
+            .maps
+            .read()
+            .unwrap_or_else(std::sync::PoisonError::into_inner))
     }
 
     fn write<R>(&self, f: impl FnOnce(&mut Maps) -> R) -> R {
-        f(&mut self.maps.write().unwrap_or_else(std::sync::PoisonError::into_inner))
+        f(&mut self
+            .maps
+            .write()
+            .unwrap_or_else(std::sync::PoisonError::into_inner))
     }
 
     /// Who owns a group.
@@ -127,7 +135,11 @@ impl Directory {
         self.write(|m| {
             m.unfounded.retain(|u| &u.realm != realm);
             if let Some((salt, founders)) = founders {
-                m.unfounded.push(Unfounded { realm: realm.clone(), salt, founders });
+                m.unfounded.push(Unfounded {
+                    realm: realm.clone(),
+                    salt,
+                    founders,
+                });
             }
         });
     }
@@ -138,7 +150,11 @@ impl Directory {
             m.unfounded
                 .iter()
                 .filter(|u| !u.founders.is_empty())
-                .find(|u| u.founders.get(&EntryHash::of(device, &u.salt)).is_some_and(|&e| wall_ms < e))
+                .find(|u| {
+                    u.founders
+                        .get(&EntryHash::of(device, &u.salt))
+                        .is_some_and(|&e| wall_ms < e)
+                })
                 .map(|u| u.realm.clone())
         })
     }

@@ -2,10 +2,10 @@
 
 use crate::shard::{Session, ShardMessage};
 use bytes::Bytes;
+use drover_storage::RealmId;
 use drover_storage::StoreError;
 use drover_storage::control::Outcome;
 use drover_storage::log::{IndexEntry, Record};
-use drover_storage::RealmId;
 
 /// A connection on one shard: a slot and how often the slot was used before. Made by the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

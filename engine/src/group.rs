@@ -25,8 +25,13 @@ pub(crate) struct Index {
 impl Index {
     /// From what the store holds; numbering begins at `first_seq` when it holds nothing.
     pub(crate) fn new(entries: &[IndexEntry], first_seq: u64, secret: u64) -> Self {
-        let mut index =
-            Self { items: Vec::with_capacity(entries.len()), by_id: HashTable::new(), durable: 0, first_seq, secret };
+        let mut index = Self {
+            items: Vec::with_capacity(entries.len()),
+            by_id: HashTable::new(),
+            durable: 0,
+            first_seq,
+            secret,
+        };
         for entry in entries {
             index.push(entry.seq, &entry.id);
         }
@@ -36,26 +41,31 @@ impl Index {
 
     fn hash(secret: u64, id: &[u8]) -> u64 {
         let word = u64::from_le_bytes(id[..8].try_into().unwrap_or_default());
-        let wide = u128::from(word ^ secret) * 0x9E37_79B9_7F4A_7C15_F39C_0C8B_5A3D_1F27_u128;
+        let wide = u128::from(word ^ secret) * 0x9E37_79B9_7F4A_7C15_u128;
         (wide >> 64) as u64 ^ wide as u64
     }
 
     /// The number of the record with this id, and whether it is durable.
     pub(crate) fn find(&self, id: &Hash) -> Option<(u64, bool)> {
-        let at = *self
-            .by_id
-            .find(Self::hash(self.secret, &id.0), |&at| self.items[at as usize][8..] == id.0)?;
+        let at = *self.by_id.find(Self::hash(self.secret, &id.0), |&at| {
+            self.items[at as usize][8..] == id.0
+        })?;
         Some((item_seq(&self.items[at as usize]), (at as usize) < self.durable))
     }
 
     /// The number the next record gets.
     pub(crate) fn next_seq(&self) -> u64 {
-        self.items.last().map_or(self.first_seq, |last| item_seq(last) + 1)
+        self.items
+            .last()
+            .map_or(self.first_seq, |last| item_seq(last) + 1)
     }
 
     /// Adds a record that is about to be committed.
     pub(crate) fn push(&mut self, seq: u64, id: &Hash) {
-        debug_assert!(self.items.last().is_none_or(|last| item_seq(last) < seq), "numbers rise");
+        debug_assert!(
+            self.items.last().is_none_or(|last| item_seq(last) < seq),
+            "numbers rise"
+        );
         let at = self.items.len() as u32;
         self.items.push(item(seq, id));
         let (items, secret) = (&self.items, self.secret);
@@ -138,7 +148,6 @@ pub(crate) struct RunItem {
     /// Where both end.
     pub(crate) end: u32,
     pub(crate) cost: u32,
-    pub(crate) ct_bytes: u32,
     /// The writer's connection, which is not sent its own.
     pub(crate) writer: ConnId,
 }
@@ -166,7 +175,11 @@ impl SealedRun {
     /// The messages `from..to` as one outbound run.
     pub(crate) fn slice(&self, from: usize, to: usize) -> Outbound {
         if from == 0 && to == self.items.len() {
-            return Outbound { bytes: self.bytes.clone(), messages: to as u32, cost: self.cost };
+            return Outbound {
+                bytes: self.bytes.clone(),
+                messages: to as u32,
+                cost: self.cost,
+            };
         }
         let part = &self.items[from..to];
         let (start, end) = match (part.first(), part.last()) {
@@ -293,7 +306,15 @@ mod tests {
 
     #[test]
     fn index_finds_durable_and_pending_and_takes_pending_back() {
-        let mut index = Index::new(&[IndexEntry { seq: 1, id: id(1), bytes: 1 }], 1, 7);
+        let mut index = Index::new(
+            &[IndexEntry {
+                seq: 1,
+                id: id(1),
+                bytes: 1,
+            }],
+            1,
+            7,
+        );
         index.push(2, &id(2));
         assert_eq!(index.find(&id(1)), Some((1, true)));
         assert_eq!(index.find(&id(2)), Some((2, false)));

@@ -61,12 +61,18 @@ pub(crate) fn rotation_key(recovery: &PublicKey) -> Vec<u8> {
 pub(crate) fn put<T: Encode<()>>(key: Vec<u8>, value: &T) -> Write {
     // Encoding into a Vec has no failure.
     let bytes = minicbor::to_vec(value).unwrap_or_default();
-    Write { key, value: Some(Bytes::from(bytes)) }
+    Write {
+        key,
+        value: Some(Bytes::from(bytes)),
+    }
 }
 
 /// The change that stores raw bytes.
 pub(crate) fn put_raw(key: Vec<u8>, value: impl Into<Bytes>) -> Write {
-    Write { key, value: Some(value.into()) }
+    Write {
+        key,
+        value: Some(value.into()),
+    }
 }
 
 /// The change that removes a record.

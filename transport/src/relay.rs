@@ -14,7 +14,7 @@ use crate::turn::{Parts, Turn};
 use crate::world::{Shared, World};
 use drover_engine::Shard;
 use drover_engine::metrics::Metrics as EngineMetrics;
-use drover_engine::shard::ShardMessage;
+use drover_engine::shard::{Challenges, ShardMessage};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,6 +28,7 @@ pub struct Bound {
     drivers: Vec<Epoll>,
     shared: Arc<Shared>,
     certificates: Option<Arc<Certificates>>,
+    challenges: Arc<Challenges>,
 }
 
 /// A relay that serves.
@@ -74,6 +75,7 @@ impl Relay {
             drivers,
             shared,
             certificates,
+            challenges: Arc::new(Challenges::new().map_err(io::Error::other)?),
         })
     }
 
@@ -157,6 +159,7 @@ impl Bound {
             drivers,
             shared,
             certificates,
+            challenges,
         } = self;
         let stop = Stop::new(drivers.len());
         let mut relay = Relay {
@@ -175,12 +178,14 @@ impl Bound {
             relay.engine_metrics.push(engine_metrics.clone());
             let (shared, stop) = (relay.shared.clone(), relay.stop.clone());
             let (config, certificates) = (config.clone(), relay.certificates.clone());
+            let challenges = challenges.clone();
             let serve = move || {
                 let shard = Shard::new(
                     index,
                     config.engine.clone(),
                     config.directory.clone(),
                     engine_metrics,
+                    challenges,
                 );
                 let mailbox = shared.doors[index].clone();
                 let request_ms = config.engine.handshake_timeout_ms;
