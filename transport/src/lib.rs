@@ -40,6 +40,16 @@ mod world;
 mod write;
 mod ws;
 
+#[cfg(test)]
+mod double;
+#[cfg(test)]
+mod tests;
+
+#[cfg(test)]
+pub(crate) use double::Shard;
+#[cfg(not(test))]
+pub(crate) use drover_engine::Shard;
+
 pub use config::{BindError, RelayConfig, TURN_US_MAX, TlsError, TlsSource};
 pub use metrics::{CLOSE_REASON_LABELS, Snapshot};
 pub use relay::{Bound, Relay};
