@@ -98,7 +98,11 @@ mod tests {
     fn a_full_queue_says_so() {
         let offload = Offload::start().unwrap();
         let (hold, held) = bounded::<()>(0);
-        let blocked = |held: crossbeam::channel::Receiver<()>| move || drop(held.recv());
+        let blocked = |held: crossbeam::channel::Receiver<()>| {
+            move || {
+                let _ = held.recv();
+            }
+        };
         let taken = (0..20).take_while(|_| offload.run(blocked(held.clone()))).count();
         assert!((QUEUED_MAX..QUEUED_MAX + 3).contains(&taken));
         drop(hold);

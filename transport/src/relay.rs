@@ -1,5 +1,6 @@
 //! The whole of it for the binary: bind, start, look at, stop.
 
+use crate::Shard;
 use crate::admission::Admission;
 use crate::clock;
 use crate::config::{BindError, RelayConfig};
@@ -12,7 +13,6 @@ use crate::stop::Stop;
 use crate::tls::Certificates;
 use crate::turn::{Parts, Turn};
 use crate::world::{Shared, World};
-use drover_engine::Shard;
 use drover_engine::metrics::Metrics as EngineMetrics;
 use drover_engine::shard::{Challenges, ShardMessage};
 use std::io;
@@ -198,9 +198,9 @@ impl Bound {
                     trusted_proxy_hops: config.trusted_proxy_hops,
                     turn_max: Duration::from_micros(config.turn_us_max),
                 };
-                let failure = Failing(stop);
+                let failure = Failing(Some(stop));
                 match Turn::new(world, parts).run() {
-                    Ok(()) => std::mem::forget(failure),
+                    Ok(()) => failure.disarm(),
                     Err(error) => tracing::error!(%error, shard = index, "a shard can't go on"),
                 }
             };
@@ -214,10 +214,18 @@ impl Bound {
 }
 
 /// Reports a shard that ends in any other way than by stopping.
-struct Failing(Arc<Stop>);
+struct Failing(Option<Arc<Stop>>);
+
+impl Failing {
+    fn disarm(mut self) {
+        self.0 = None;
+    }
+}
 
 impl Drop for Failing {
     fn drop(&mut self) {
-        self.0.fail();
+        if let Some(stop) = &self.0 {
+            stop.fail();
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! A shard's loop (architecture.md §5): wait, read what came, hand it to the engine, write what it queued, wait.
 //! One turn reads the clocks once, gives the engine's batch to the store once and writes to each connection once.
 
+use crate::Shard;
 use crate::chunk::Chunk;
 use crate::clock::{self, Pace};
 use crate::conn::{Conn, Phase};
@@ -13,7 +14,7 @@ use crate::timers::Deadline;
 use crate::tls::{Certificates, TlsSession};
 use crate::world::World;
 use drover_engine::effects::{CloseHow, Effects};
-use drover_engine::{ConnId, Event, Shard};
+use drover_engine::{ConnId, Event};
 use std::io;
 use std::mem;
 use std::sync::Arc;
@@ -337,6 +338,7 @@ impl<D: Driver> Turn<D> {
             tls,
             seat,
             phase,
+            paused,
             ..
         } = *conn;
         self.world.metrics.sockets.sub(1);
@@ -351,6 +353,7 @@ impl<D: Driver> Turn<D> {
                     outbox,
                     seat,
                     session: moving.session,
+                    paused,
                 };
                 self.world.shared.doors[moving.shard].post(Letter::Parcel(Box::new(parcel)));
             }
@@ -367,6 +370,7 @@ impl<D: Driver> Turn<D> {
             outbox,
             seat,
             session,
+            paused,
         } = parcel;
         let id = self.world.conns.next_id();
         let socket = match self.world.driver.adopt(stream, id.slot) {
@@ -388,7 +392,7 @@ impl<D: Driver> Turn<D> {
             ended: false,
             blocked: false,
             dirty: false,
-            paused: false,
+            paused,
             watched: false,
         };
         self.world.conns.insert(conn);
