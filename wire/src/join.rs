@@ -6,11 +6,30 @@ use crate::id::{GroupId, Hash};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Request<'a> {
-    Reserve { token: &'a [u8], code: &'a str, nonce: &'a [u8], device: &'a [u8] },
-    Bundles { token: &'a [u8], group: &'a [u8] },
-    Commit { token: &'a [u8], nonce: &'a [u8], device: &'a [u8], group: &'a [u8] },
-    Record { token: &'a [u8] },
-    Park { token: &'a [u8], nonce: &'a [u8], device: &'a [u8] },
+    Reserve {
+        token: &'a [u8],
+        code: &'a str,
+        nonce: &'a [u8],
+        device: &'a [u8],
+    },
+    Bundles {
+        token: &'a [u8],
+        group: &'a [u8],
+    },
+    Commit {
+        token: &'a [u8],
+        nonce: &'a [u8],
+        device: &'a [u8],
+        group: &'a [u8],
+    },
+    Record {
+        token: &'a [u8],
+    },
+    Park {
+        token: &'a [u8],
+        nonce: &'a [u8],
+        device: &'a [u8],
+    },
 }
 
 impl<'a> Request<'a> {
