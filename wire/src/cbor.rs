@@ -177,6 +177,20 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// The elements of an array of 32-byte strings whose head has been read. The buffer is sized by what the input
+    /// can hold, so a large `count` alone allocates nothing.
+    ///
+    /// # Errors
+    /// Those of the first element that fails.
+    pub fn ids<T: From<[u8; 32]>>(&mut self, count: usize) -> Result<Vec<T>, Error> {
+        let encoded_len = head_len(32) + 32;
+        let mut ids = Vec::with_capacity(count.min(self.rest.len() / encoded_len));
+        for _ in 0..count {
+            ids.push(T::from(*self.fixed()?));
+        }
+        Ok(ids)
+    }
+
     /// `false` or `true`.
     ///
     /// # Errors
