@@ -214,7 +214,7 @@ fn read<'a, T>(
     const BAD: Error = Error::Protocol("undecodable INVITE answer");
     let Frame::Invite { body } = answer.frame()? else { return Err(BAD) };
     let mut reader = Reader::new(body);
-    let mut parse = || {
+    let parse = || {
         reader.array_of(2)?;
         let answered = reader.uint()?;
         Ok::<_, drover_wire::cbor::Error>((answered, field(&mut reader)?))

@@ -162,9 +162,9 @@ impl Driver {
             if outgoing.is_none() {
                 outgoing = self.session.poll_transmit(now).map(Message::Binary);
             }
-            match vigil.judge(now, self.session.awaits_answer()) {
-                Ok(true) if outgoing.is_none() => outgoing = Some(Message::Ping(Bytes::new())),
-                Ok(_) => {}
+            match vigil.judge(now, self.session.awaits_answer(), outgoing.is_none()) {
+                Ok(true) => outgoing = Some(Message::Ping(Bytes::new())),
+                Ok(false) => {}
                 Err(error) => return Exit::Error(error),
             }
             let pause = self.session.pause_until(now);
@@ -240,15 +240,18 @@ impl Vigil {
         self.pinged = None;
     }
 
-    /// Whether to ping now.
-    fn judge(&mut self, now: Instant, answer_due: bool) -> Result<bool, Error> {
+    /// Whether to ping now; `idle` when nothing else is being sent.
+    fn judge(&mut self, now: Instant, answer_due: bool, idle: bool) -> Result<bool, Error> {
         self.due = if answer_due { self.due.or(Some(now)) } else { None };
         if now >= self.deadline(answer_due) {
-            if self.pinged.is_some() || self.answer_deadline().is_some_and(|at| at <= now) {
+            let stuck = now >= self.heard + PING_AFTER + PONG_WITHIN;
+            if self.pinged.is_some() || stuck || self.answer_deadline().is_some_and(|at| at <= now) {
                 return Err(Error::Timeout);
             }
-            self.pinged = Some(now);
-            return Ok(true);
+            if idle {
+                self.pinged = Some(now);
+            }
+            return Ok(idle);
         }
         Ok(false)
     }
@@ -274,19 +277,19 @@ mod tests {
     fn silence_is_pinged_and_then_given_up() {
         let start = Instant::now();
         let mut vigil = Vigil::new(start);
-        assert_eq!(vigil.judge(start, false).ok(), Some(false));
-        assert_eq!(vigil.judge(start + PING_AFTER, false).ok(), Some(true));
-        assert_eq!(vigil.judge(start + PING_AFTER, false).ok(), Some(false));
-        assert!(vigil.judge(start + PING_AFTER + PONG_WITHIN, false).is_err());
+        assert_eq!(vigil.judge(start, false, true).ok(), Some(false));
+        assert_eq!(vigil.judge(start + PING_AFTER, false, true).ok(), Some(true));
+        assert_eq!(vigil.judge(start + PING_AFTER, false, true).ok(), Some(false));
+        assert!(vigil.judge(start + PING_AFTER + PONG_WITHIN, false, true).is_err());
         vigil.heard(start + PING_AFTER + PONG_WITHIN);
-        assert_eq!(vigil.judge(start + PING_AFTER + PONG_WITHIN, false).ok(), Some(false));
+        assert_eq!(vigil.judge(start + PING_AFTER + PONG_WITHIN, false, true).ok(), Some(false));
     }
 
     #[test]
     fn a_due_answer_has_its_own_deadline() {
         let start = Instant::now();
         let mut vigil = Vigil::new(start);
-        assert_eq!(vigil.judge(start, true).ok(), Some(false));
-        assert!(vigil.judge(start + ANSWER_TIMEOUT, true).is_err());
+        assert_eq!(vigil.judge(start, true, true).ok(), Some(false));
+        assert!(vigil.judge(start + ANSWER_TIMEOUT, true, true).is_err());
     }
 }

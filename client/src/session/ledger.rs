@@ -86,7 +86,7 @@ impl Ledger {
 
     /// A positive answer came; `hit` tells which request it can answer.
     pub(super) fn settle(&mut self, hit: impl Fn(&Due) -> bool) -> Settled {
-        let Some(at) = self.due.iter().position(|due| hit(due)) else { return Settled::Unsolicited };
+        let Some(at) = self.due.iter().position(hit) else { return Settled::Unsolicited };
         let skipped = self.due.iter().take(at).filter(|due| !matches!(due, Due::Beat)).count();
         if skipped > self.suspicions.len() {
             return Settled::Unsolicited;
