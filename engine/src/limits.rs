@@ -24,6 +24,12 @@ pub(crate) const KEYS_PER_MINUTE: u32 = 30;
 pub(crate) const CALL_PER_MINUTE: u32 = 120;
 /// DROP frames per connection and minute (09 decision 8).
 pub(crate) const DROP_PER_MINUTE: u32 = 120;
+/// One key package.
+pub(crate) const KEY_PACKAGE_BYTES_MAX: usize = 131_072;
+/// Key packages on one device's shelf.
+pub(crate) const KEY_PACKAGES_PER_SHELF: usize = 100;
+/// A key package's life: 90 days.
+pub(crate) const KEY_PACKAGE_LIFE_MS: u64 = 90 * 86_400_000;
 /// Key packages one KEYS fetch may ask for.
 pub(crate) const KEYS_FETCH_MAX: u8 = 8;
 /// Ciphertext of one LIVE frame and body of one CALL frame.

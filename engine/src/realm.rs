@@ -4,7 +4,7 @@
 use crate::budget::Minute;
 use crate::chain::{Chain, Head};
 use crate::event::ConnId;
-use crate::records::{self, Attempt, Genesis, Grant, Invite, InviteState, Seat};
+use crate::records::{self, Attempt, Genesis, Grant, Invite, InviteState, Seat, Shelf};
 use crate::shard::control::Op;
 use bytes::Bytes;
 use drover_storage::{RealmId, StoreError};
@@ -44,6 +44,8 @@ pub(crate) struct Realm {
     pub(crate) seats: HashMap<(Token, Nonce), Seat>,
     pub(crate) attempts: HashMap<(Token, [u8; 32]), Attempt>,
     pub(crate) genesis: Option<Genesis>,
+    /// Key packages by `H(device key)`.
+    pub(crate) shelves: HashMap<Hash, Shelf>,
     /// Next number and last hash of the transparency log.
     pub(crate) transparency: (u64, Hash),
     /// Bytes accepted, those not yet durable included (log budget).
@@ -79,6 +81,7 @@ impl Realm {
             seats: HashMap::new(),
             attempts: HashMap::new(),
             genesis: None,
+            shelves: HashMap::new(),
             transparency: (0, Hash([0; 32])),
             log_bytes,
             registry: HashMap::new(),
@@ -122,6 +125,11 @@ impl Realm {
                 let token = Token::from_slice(token).ok_or(StoreError::Damaged)?;
                 let source = source.try_into().map_err(|_| StoreError::Damaged)?;
                 realm.attempts.insert((token, source), records::get(value)?);
+            } else if let Some(shelf) = tail(records::SHELF) {
+                realm.shelves.insert(
+                    Hash::from_slice(shelf).ok_or(StoreError::Damaged)?,
+                    records::get(value)?,
+                );
             } else if let Some(device) = tail(records::PROBATION) {
                 let stored: records::Probation = records::get(value)?;
                 let device = PublicKey::from_slice(device).ok_or(StoreError::Damaged)?;

@@ -19,6 +19,7 @@ pub(crate) const GRANT: &[u8] = b"grant/";
 pub(crate) const INVITE: &[u8] = b"invite/";
 pub(crate) const SEAT: &[u8] = b"seat/";
 pub(crate) const ATTEMPT: &[u8] = b"attempt/";
+pub(crate) const SHELF: &[u8] = b"shelf/";
 pub(crate) const PROBATION: &[u8] = b"probation/";
 pub(crate) const ROTATION: &[u8] = b"rotation/";
 /// The transparency log (05 §13) by its sequence number.
@@ -198,6 +199,31 @@ pub(crate) struct Genesis {
     pub(crate) token: [u8; 16],
     #[n(2)]
     pub(crate) redeemed_ms: Option<u64>,
+}
+
+/// A key package on a shelf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct ShelfEntry {
+    #[n(0)]
+    pub(crate) id: u64,
+    #[n(1)]
+    pub(crate) expires_ms: u64,
+}
+
+/// A device's shelf of key packages (07 A4), oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct Shelf {
+    #[n(0)]
+    pub(crate) next_id: u64,
+    #[n(1)]
+    pub(crate) entries: Vec<ShelfEntry>,
+}
+
+impl Shelf {
+    /// Packages that can still be served.
+    pub(crate) fn live(&self, wall_ms: u64) -> usize {
+        self.entries.iter().filter(|e| wall_ms < e.expires_ms).count()
+    }
 }
 
 /// A probation (05 §8).

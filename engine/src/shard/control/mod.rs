@@ -7,6 +7,7 @@ mod publish;
 
 pub(crate) use join::CodeTry;
 
+use super::keys::{KeysOp, KeysStep};
 use super::{Pending, Posted, RealmState, Shard, ShardMessage, Waiter};
 use crate::directory::Directory;
 use crate::effects::{Effects, StoreRequest};
@@ -55,19 +56,23 @@ pub(crate) enum Op {
     /// The code was not hashed after all: the charge is given back, the joiner told to come again.
     Refund(join::Reserve),
     Seat(join::Reserve),
+    Keys(KeysOp),
 }
 
 impl Op {
-    fn origin(&self) -> Origin {
+    fn origin(&self) -> Option<Origin> {
         match self {
-            Op::Publish(publication) => publication.origin,
-            Op::Charge(reserve) | Op::Refund(reserve) | Op::Seat(reserve) => reserve.origin,
+            Op::Publish(publication) => Some(publication.origin),
+            Op::Charge(reserve) | Op::Refund(reserve) | Op::Seat(reserve) => Some(reserve.origin),
+            Op::Keys(op) => op.origin(),
         }
     }
 
     /// The realm was dropped: whoever waits comes again.
     pub(super) fn abandon<E: Effects>(self, shard: &mut Shard, fx: &mut E) {
-        shard.send_answer(self.origin(), Err(Code::Backpressure.into()), fx);
+        if let Some(origin) = self.origin() {
+            shard.send_answer(origin, Err(Code::Backpressure.into()), fx);
+        }
     }
 }
 
@@ -80,6 +85,7 @@ pub(crate) enum Step {
     Refund(join::Reserve, crate::records::Attempt),
     Seat(Box<join::Seated>),
     Mint(operator::Minting),
+    Keys(KeysStep),
 }
 
 impl Shard {
@@ -158,7 +164,7 @@ impl Shard {
 
     // ---- the line
 
-    fn enqueue<E: Effects>(&mut self, slot: u32, op: Op, fx: &mut E) {
+    pub(super) fn enqueue<E: Effects>(&mut self, slot: u32, op: Op, fx: &mut E) {
         match self.realm_mut(slot) {
             Some(realm) => realm.ops.push_back(op),
             None => return op.abandon(self, fx),
@@ -175,18 +181,31 @@ impl Shard {
                 Op::Charge(reserve) => self.start_charge(slot, reserve, fx),
                 Op::Refund(reserve) => self.start_refund(slot, reserve, fx),
                 Op::Seat(reserve) => self.start_seat(slot, reserve, fx),
+                Op::Keys(op) => self.start_keys(slot, op, fx),
             }
         }
     }
 
     /// Commits for a realm; no other operation of it starts before the answer.
-    fn commit<E: Effects>(&mut self, slot: u32, batch: ControlBatch, step: Step, fx: &mut E) {
+    pub(super) fn commit<E: Effects>(&mut self, slot: u32, batch: ControlBatch, step: Step, fx: &mut E) {
+        let partition = self.realms[slot as usize].id.clone();
+        self.commit_to(slot, partition, batch, step, fx);
+    }
+
+    /// The same in a partition that holds a realm's larger values.
+    pub(super) fn commit_to<E: Effects>(
+        &mut self,
+        slot: u32,
+        partition: RealmId,
+        batch: ControlBatch,
+        step: Step,
+        fx: &mut E,
+    ) {
         if let Some(realm) = self.realm_mut(slot) {
             realm.busy = true;
         }
-        let id = self.realms[slot as usize].id.clone();
         let ticket = self.ticket(Pending::Control { realm: slot, step });
-        fx.store(ticket, StoreRequest::Commit(id, batch));
+        fx.store(ticket, StoreRequest::Commit(partition, batch));
     }
 
     pub(super) fn control_committed<E: Effects>(
@@ -209,6 +228,7 @@ impl Shard {
                 Step::Charge(charged) => self.charged(slot, charged, fx),
                 Step::Refund(reserve, attempt) => self.refunded(slot, &reserve, attempt, fx),
                 Step::Seat(seated) => self.seated(slot, *seated, fx),
+                Step::Keys(step) => self.keys_committed(slot, step, fx),
                 Step::Claim(_) | Step::Mint(_) => {}
             },
             Ok(Outcome::Refused) | Err(_) => {
@@ -217,6 +237,7 @@ impl Shard {
                     Step::Charge(charged) => Some(charged.reserve.origin),
                     Step::Refund(reserve, _) => Some(reserve.origin),
                     Step::Seat(seated) => Some(seated.reserve.origin),
+                    Step::Keys(step) => step.origin(),
                     Step::Mint(_) => None,
                 };
                 if let Some(origin) = origin {
