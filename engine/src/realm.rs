@@ -9,8 +9,8 @@ use crate::shard::control::Op;
 use bytes::Bytes;
 use drover_storage::{RealmId, StoreError};
 use drover_wire::access::AccessSet;
-use drover_wire::id::{EntryHash, Hash, Nonce, PublicKey, Salt, Token};
-use hashbrown::HashMap;
+use drover_wire::id::{EntryHash, GroupId, Hash, Nonce, PublicKey, Salt, Token};
+use hashbrown::{HashMap, HashSet};
 use std::collections::VecDeque;
 
 /// A device's SEND budgets, shared by all its sockets; reconnecting does not clear them (02 §6).
@@ -42,6 +42,8 @@ pub(crate) struct Realm {
     pub(crate) grants: HashMap<EntryHash, Grant>,
     pub(crate) invites: HashMap<Token, Invite>,
     pub(crate) seats: HashMap<(Token, Nonce), Seat>,
+    /// Scopes each seat has committed.
+    pub(crate) commits: HashSet<(Token, Nonce, GroupId)>,
     pub(crate) attempts: HashMap<(Token, [u8; 32]), Attempt>,
     pub(crate) genesis: Option<Genesis>,
     /// Key packages by `H(device key)`.
@@ -79,6 +81,7 @@ impl Realm {
             grants: HashMap::new(),
             invites: HashMap::new(),
             seats: HashMap::new(),
+            commits: HashSet::new(),
             attempts: HashMap::new(),
             genesis: None,
             shelves: HashMap::new(),
@@ -120,6 +123,12 @@ impl Realm {
                 let token = Token::from_slice(token).ok_or(StoreError::Damaged)?;
                 let nonce = Nonce::from_slice(nonce).ok_or(StoreError::Damaged)?;
                 realm.seats.insert((token, nonce), records::get(value)?);
+            } else if let Some(rest) = tail(records::COMMIT) {
+                let id = |from: usize, to: usize| rest.get(from..to).ok_or(StoreError::Damaged);
+                let token = Token::from_slice(id(0, 16)?).ok_or(StoreError::Damaged)?;
+                let nonce = Nonce::from_slice(id(16, 32)?).ok_or(StoreError::Damaged)?;
+                let group = GroupId::from_slice(id(32, rest.len())?).ok_or(StoreError::Damaged)?;
+                realm.commits.insert((token, nonce, group));
             } else if let Some(rest) = tail(records::ATTEMPT) {
                 let (token, source) = rest.split_at_checked(16).ok_or(StoreError::Damaged)?;
                 let token = Token::from_slice(token).ok_or(StoreError::Damaged)?;

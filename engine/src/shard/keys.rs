@@ -3,6 +3,7 @@
 //! record decides: an id that a swap took belongs to that fetch alone.
 
 use super::control::{Op, Origin, Step};
+use super::gather::Then;
 use super::{Pending, Shard};
 use crate::effects::{Effects, StoreRequest};
 use crate::event::ConnId;
@@ -92,15 +93,11 @@ impl KeysStep {
     }
 }
 
-/// The packages of one fetch being read.
+/// A fetch whose packages are being read.
 #[derive(Debug)]
-pub(crate) struct Reading {
+pub(crate) struct Fetch {
     conn: ConnId,
     taken: Taken,
-    values: Vec<Option<Bytes>>,
-    /// Reads that have not come back.
-    waiting: usize,
-    failed: bool,
 }
 
 /// The shelf a device's packages lie on.
@@ -330,28 +327,9 @@ impl Shard {
             } => {
                 realm.shelves.insert(shelf, record);
                 let partition = packages_partition(&realm.id);
-                let reading = self.next_reading;
-                self.next_reading += 1;
-                for (at, entry) in taken.iter().enumerate() {
-                    let ticket = self.ticket(Pending::Package { reading, at });
-                    let key = package_key(&shelf, entry.id);
-                    fx.store(ticket, StoreRequest::Get(partition.clone(), key));
-                }
-                let count = taken.len();
-                self.readings.insert(
-                    reading,
-                    Reading {
-                        conn: origin.conn,
-                        taken: Taken {
-                            realm: slot,
-                            shelf,
-                            entries: taken,
-                        },
-                        values: vec![None; count],
-                        waiting: count,
-                        failed: false,
-                    },
-                );
+                let keys = taken.iter().map(|e| package_key(&shelf, e.id)).collect();
+                let taken = Taken { realm: slot, shelf, entries: taken };
+                self.gather(&partition, keys, Then::Packages(Fetch { conn: origin.conn, taken }), fx);
             }
             KeysStep::Restored { shelf, record } => {
                 realm.shelves.insert(shelf, record);
@@ -359,43 +337,24 @@ impl Shard {
         }
     }
 
-    pub(super) fn package_read<E: Effects>(
+    pub(super) fn packages_read<E: Effects>(
         &mut self,
-        reading: u64,
-        at: usize,
-        result: Result<Option<Bytes>, StoreError>,
+        fetch: Fetch,
+        values: Result<Vec<Option<Bytes>>, StoreError>,
         fx: &mut E,
     ) {
-        let Some(state) = self.readings.get_mut(&reading) else {
-            return;
-        };
-        state.waiting -= 1;
-        match result {
-            Ok(value) => state.values[at] = value,
-            Err(_) => state.failed = true,
+        let Fetch { conn, taken } = fetch;
+        match values {
+            Ok(values) => {
+                let packages: BytesListBuf = values.iter().flatten().map(|v| v.as_ref()).collect();
+                let out = message::frame(&Frame::Keys(Keys::Bundles { packages: packages.as_list() }));
+                self.owe_bundles(conn, out, taken, fx);
+            }
+            Err(_) => {
+                self.put_back(taken, fx);
+                self.answered_refusal(conn, Code::Backpressure.into(), fx);
+            }
         }
-        if state.waiting > 0 {
-            return;
-        }
-        let Some(Reading {
-            conn,
-            taken,
-            values,
-            failed,
-            ..
-        }) = self.readings.remove(&reading)
-        else {
-            return;
-        };
-        if failed {
-            self.put_back(taken, fx);
-            return self.answered_refusal(conn, Code::Backpressure.into(), fx);
-        }
-        let packages: BytesListBuf = values.iter().flatten().map(|v| v.as_ref()).collect();
-        let out = message::frame(&Frame::Keys(Keys::Bundles {
-            packages: packages.as_list(),
-        }));
-        self.owe_bundles(conn, out, taken, fx);
     }
 
     /// Queues the packages; they are gone from the store once they are.

@@ -8,6 +8,7 @@
 mod admission;
 pub(crate) mod control;
 mod fanout;
+mod gather;
 mod ingest;
 mod keys;
 mod later;
@@ -176,8 +177,8 @@ enum Pending {
     Claim { conn: ConnId, groups: Vec<GroupId> },
     /// A control operation's claim or commit.
     Control { realm: u32, step: control::Step },
-    /// One package of a KEYS fetch.
-    Package { reading: u64, at: usize },
+    /// One of several records.
+    Gather { gather: u64, at: usize },
     /// Served packages being deleted.
     Forgotten,
     /// A one-time code being hashed.
@@ -205,9 +206,9 @@ pub struct Shard {
     pending: HashMap<Ticket, Pending>,
     next_ticket: u64,
     ingest: Ingest,
-    /// KEYS fetches whose packages are being read.
-    readings: HashMap<u64, keys::Reading>,
-    next_reading: u64,
+    /// Records being read together.
+    gathers: HashMap<u64, gather::Gather>,
+    next_gather: u64,
     /// Connections whose parked frame is to be handled again.
     retry: Vec<ConnId>,
     timers: BinaryHeap<Reverse<(u64, ConnId)>>,
@@ -255,8 +256,8 @@ impl Shard {
             pending: HashMap::new(),
             next_ticket: 0,
             ingest: Ingest::default(),
-            readings: HashMap::new(),
-            next_reading: 0,
+            gathers: HashMap::new(),
+            next_gather: 0,
             retry: Vec::new(),
             timers: BinaryHeap::new(),
             preload,
@@ -756,8 +757,8 @@ impl Shard {
             (Some(Pending::Claim { conn, groups }), StoreAnswer::Claim(result)) => {
                 self.groups_claimed(conn, &groups, result, fx);
             }
-            (Some(Pending::Package { reading, at }), StoreAnswer::Get(result)) => {
-                self.package_read(reading, at, result, fx);
+            (Some(Pending::Gather { gather, at }), StoreAnswer::Get(result)) => {
+                self.gather_read(gather, at, result, fx);
             }
             (Some(Pending::Forgotten), StoreAnswer::Commit(result)) => self.packages_forgotten(result),
             (Some(Pending::Control { realm, step }), StoreAnswer::Commit(result)) => {

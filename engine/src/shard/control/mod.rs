@@ -1,10 +1,13 @@
 //! Control operations: decided on memory, committed atomically, applied and answered once durable. A realm has one
 //! under way at a time; the others wait in line (architecture.md §4).
 
+mod bundles;
 mod join;
 pub(crate) mod operator;
 mod publish;
+mod seats;
 
+pub(crate) use bundles::BundleRead;
 pub(crate) use join::CodeTry;
 
 use super::keys::{KeysOp, KeysStep};
@@ -57,6 +60,8 @@ pub(crate) enum Op {
     Refund(join::Reserve),
     Seat(join::Reserve),
     Keys(KeysOp),
+    Commit(seats::CommitScope),
+    Park(seats::SeatRequest),
 }
 
 impl Op {
@@ -65,6 +70,8 @@ impl Op {
             Op::Publish(publication) => Some(publication.origin),
             Op::Charge(reserve) | Op::Refund(reserve) | Op::Seat(reserve) => Some(reserve.origin),
             Op::Keys(op) => op.origin(),
+            Op::Commit(commit) => Some(commit.seat.origin),
+            Op::Park(seat) => Some(seat.origin),
         }
     }
 
@@ -86,6 +93,8 @@ pub(crate) enum Step {
     Seat(Box<join::Seated>),
     Mint(operator::Minting),
     Keys(KeysStep),
+    Committed(Box<seats::Committed>),
+    Parked(Box<seats::Parked>),
 }
 
 impl Shard {
@@ -182,6 +191,8 @@ impl Shard {
                 Op::Refund(reserve) => self.start_refund(slot, reserve, fx),
                 Op::Seat(reserve) => self.start_seat(slot, reserve, fx),
                 Op::Keys(op) => self.start_keys(slot, op, fx),
+                Op::Commit(commit) => self.start_commit(slot, commit, fx),
+                Op::Park(seat) => self.start_park(slot, &seat, fx),
             }
         }
     }
@@ -229,6 +240,8 @@ impl Shard {
                 Step::Refund(reserve, attempt) => self.refunded(slot, &reserve, attempt, fx),
                 Step::Seat(seated) => self.seated(slot, *seated, fx),
                 Step::Keys(step) => self.keys_committed(slot, step, fx),
+                Step::Committed(committed) => self.committed(slot, *committed, fx),
+                Step::Parked(parked) => self.parked(slot, *parked, fx),
                 Step::Claim(_) | Step::Mint(_) => {}
             },
             Ok(Outcome::Refused) | Err(_) => {
@@ -238,6 +251,8 @@ impl Shard {
                     Step::Refund(reserve, _) => Some(reserve.origin),
                     Step::Seat(seated) => Some(seated.reserve.origin),
                     Step::Keys(step) => step.origin(),
+                    Step::Committed(committed) => Some(committed.commit.seat.origin),
+                    Step::Parked(parked) => Some(parked.request.origin),
                     Step::Mint(_) => None,
                 };
                 if let Some(origin) = origin {
