@@ -269,6 +269,39 @@ fn a_downgrade_is_reconciled() {
     assert_eq!(hashes(&events).len(), 8);
 }
 
+/// A range that is settled is not looked at again in the same reconciliation, so what is skipped meanwhile needs another.
+#[test]
+fn a_downgrade_during_a_reconciliation_is_reconciled_after_it() {
+    let mut relay = Model::default();
+    let mut rig = Rig::new(&mut relay, 1);
+    relay.fill(G, 100);
+    for (seq, _, encoded) in relay.logs[&G].envelopes.iter().filter(|(seq, ..)| *seq < 5 || *seq > 30) {
+        let envelope = SealedEnvelope::from_push(&encoded.clone().into()).expect("stored");
+        rig.store.put(envelope.with_seq(*seq)).expect("memory");
+    }
+    let _subscription = rig.subscribe();
+    let mut rounds = 0;
+    let second = loop {
+        let message = rig.session.poll_transmit(rig.now).expect("goes on");
+        rounds += u32::from(Frame::decode(&message).expect("own").tag() == 9);
+        if rounds == 2 {
+            break message;
+        }
+        deliver(relay.frame(1, &message), &mut [&mut rig]);
+        while let Some(message) = rig.inbox.pop_front() {
+            rig.session.receive(&Incoming(message.into()), rig.now).expect("stays");
+        }
+    };
+    relay.skip_pushes = 1;
+    for ct in [&b"skipped"[..], b"pushed"] {
+        let (_, hash) = relay.store(G, ct);
+        deliver(relay.fan_out(G, hash, 99), &mut [&mut rig]);
+    }
+    deliver(relay.frame(1, &second), &mut [&mut rig]);
+    settle(&mut relay, &mut [&mut rig]);
+    assert_eq!(rig.store.len(G), 102);
+}
+
 #[test]
 fn a_reconnect_resumes_and_repeats_nothing() {
     let mut relay = Model::default();
