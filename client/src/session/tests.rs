@@ -275,7 +275,11 @@ fn a_downgrade_during_a_reconciliation_is_reconciled_after_it() {
     let mut relay = Model::default();
     let mut rig = Rig::new(&mut relay, 1);
     relay.fill(G, 100);
-    for (seq, _, encoded) in relay.logs[&G].envelopes.iter().filter(|(seq, ..)| *seq < 5 || *seq > 30) {
+    for (seq, _, encoded) in relay.logs[&G]
+        .envelopes
+        .iter()
+        .filter(|(seq, ..)| *seq < 5 || *seq > 30)
+    {
         let envelope = SealedEnvelope::from_push(&encoded.clone().into()).expect("stored");
         rig.store.put(envelope.with_seq(*seq)).expect("memory");
     }
@@ -289,7 +293,9 @@ fn a_downgrade_during_a_reconciliation_is_reconciled_after_it() {
         }
         deliver(relay.frame(1, &message), &mut [&mut rig]);
         while let Some(message) = rig.inbox.pop_front() {
-            rig.session.receive(&Incoming(message.into()), rig.now).expect("stays");
+            rig.session
+                .receive(&Incoming(message.into()), rig.now)
+                .expect("stays");
         }
     };
     relay.skip_pushes = 1;
