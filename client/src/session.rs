@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use drover_wire::error::{Class, Code};
+use drover_wire::error::Code;
 use drover_wire::frame::{Frame, Wake};
 use drover_wire::id::{GroupId, Hash};
 use tokio::sync::{Notify, OwnedSemaphorePermit, oneshot};
@@ -582,9 +582,8 @@ impl Session {
                 group.wait(None, recon, now);
                 return Err(Leave::NameGroups);
             }
-            // The relay does not understand the payload: a defect of one side that a new connection won't mend.
+            // Denied, or a defect of one side that a new connection won't mend.
             Reaction::Fail => {
-                debug_assert!(refusal.class() != Class::Reject, "{refusal}");
                 group.fail(Error::Refused(refusal));
                 self.groups.remove(&id);
             }
