@@ -24,9 +24,13 @@ const ACCESS: u8 = 6;
 /// # Errors
 /// [`Error::Refused`]; connection failures.
 pub async fn access_state(exchange: &mut impl Exchange) -> Result<AccessState, Error> {
-    let answer = exchange.exchange(encode(&Frame::Access { body: b"" }), ACCESS).await?;
+    let answer = exchange
+        .exchange(encode(&Frame::Access { body: b"" }), ACCESS)
+        .await?;
     match answer.frame()? {
-        Frame::Access { body } => AccessState::decode(body).map_err(|_| Error::Protocol("undecodable access state")),
+        Frame::Access { body } => {
+            AccessState::decode(body).map_err(|_| Error::Protocol("undecodable access state"))
+        }
         _ => Err(Error::Protocol("ACCESS not answered")),
     }
 }
@@ -78,7 +82,11 @@ impl Workspace {
         if let Some(quorum) = &mut next.quorum {
             quorum.sigs.clear();
         }
-        SetDraft { salt: self.salt, prior: Some(self.head.clone()), next }
+        SetDraft {
+            salt: self.salt,
+            prior: Some(self.head.clone()),
+            next,
+        }
     }
 
     /// The set a spent recovery key signs (05 §7.5): `replacement` becomes an authorizer, `successor` the new recovery
@@ -101,13 +109,24 @@ impl Workspace {
         if replacement == successor || self.admits(replacement) || self.admits(successor) {
             return Err(Error::Invalid("replacement and successor must be two new keys"));
         }
-        let authorizers: Vec<_> = self.head.authorizers.iter().map(|key| EntryHash::of(key, &self.salt)).collect();
+        let authorizers: Vec<_> = self
+            .head
+            .authorizers
+            .iter()
+            .map(|key| EntryHash::of(key, &self.salt))
+            .collect();
         let pending: BTreeSet<_> = pending.into_iter().collect();
-        if pending.iter().any(|entry| !self.head.entries.contains(entry) || authorizers.contains(entry)) {
+        if pending
+            .iter()
+            .any(|entry| !self.head.entries.contains(entry) || authorizers.contains(entry))
+        {
             return Err(Error::Invalid("pending names a stranger or an authorizer"));
         }
         let mut draft = self.draft();
-        draft.remove_recovery(&key).add_recovery(successor).add_authorizer(replacement);
+        draft
+            .remove_recovery(&key)
+            .add_recovery(successor)
+            .add_authorizer(replacement);
         draft.next.pending = pending.into_iter().collect();
         draft.finish(spent)
     }
@@ -119,7 +138,8 @@ impl Workspace {
     /// [`Error::Invalid`], with what is wrong.
     pub fn adopt(&mut self, encoded: &[u8]) -> Result<(), Error> {
         let set = AccessSet::decode(encoded).map_err(|_| Error::Invalid("undecodable access set"))?;
-        set.check_shape().map_err(|_| Error::Invalid("access set of a bad shape"))?;
+        set.check_shape()
+            .map_err(|_| Error::Invalid("access set of a bad shape"))?;
         if self.head.version.checked_add(1) != Some(set.version) || set.prev_hash != self.head.digest() {
             return Err(Error::Invalid("access set does not follow the head"));
         }
@@ -159,7 +179,10 @@ pub(crate) async fn publish(
 ) -> Result<Hash, Error> {
     let digest = set.digest();
     let body = set.encode();
-    let refusal = match exchange.exchange(encode(&Frame::Access { body: &body }), ACCESS).await {
+    let refusal = match exchange
+        .exchange(encode(&Frame::Access { body: &body }), ACCESS)
+        .await
+    {
         Ok(answer) => {
             return match answer.frame()? {
                 Frame::Access { body } if body == digest.0 => Ok(digest),
@@ -177,7 +200,10 @@ pub(crate) async fn publish(
     }
     match access_state(exchange).await?.head {
         Some((_, head)) if head == digest => Ok(digest),
-        Some((version, head)) if Some(head) != prior => Err(Error::SetConflict { version, digest: head }),
+        Some((version, head)) if Some(head) != prior => Err(Error::SetConflict {
+            version,
+            digest: head,
+        }),
         _ => Err(Error::Refused(refusal)),
     }
 }
@@ -207,7 +233,11 @@ impl SetDraft {
             signer: PublicKey([0; 32]),
             sig: drover_wire::id::Signature([0; 64]),
         };
-        Self { salt, prior: None, next }
+        Self {
+            salt,
+            prior: None,
+            next,
+        }
     }
 
     /// Admits a device.
@@ -265,7 +295,11 @@ impl SetDraft {
     pub fn quorum(&mut self, quorum: Option<(u8, Vec<PublicKey>)>) -> &mut Self {
         self.next.quorum = quorum.map(|(threshold, keys)| {
             let keys: BTreeSet<_> = keys.into_iter().collect();
-            Quorum { threshold, keys: keys.into_iter().collect(), sigs: Vec::new() }
+            Quorum {
+                threshold,
+                keys: keys.into_iter().collect(),
+                sigs: Vec::new(),
+            }
         });
         self
     }
@@ -276,12 +310,19 @@ impl SetDraft {
     /// [`Error::Invalid`] when the relay would refuse it: a list empty or over 4096, no prior authorizer or no prior
     /// recovery key left, a signer without the right.
     pub fn sign(&self, signer: &Identity) -> Result<AccessSet, Error> {
-        let rightful = self.prior.as_ref().map_or(&self.next.authorizers, |prior| &prior.authorizers);
+        let rightful = self
+            .prior
+            .as_ref()
+            .map_or(&self.next.authorizers, |prior| &prior.authorizers);
         if !rightful.contains(&signer.public()) {
             return Err(Error::Invalid("signer is no authorizer"));
         }
         if let Some(prior) = &self.prior {
-            if !prior.authorizers.iter().any(|key| self.next.authorizers.contains(key)) {
+            if !prior
+                .authorizers
+                .iter()
+                .any(|key| self.next.authorizers.contains(key))
+            {
                 return Err(Error::Invalid("no prior authorizer would remain"));
             }
             if !prior.recovery.iter().any(|key| self.next.recovery.contains(key)) {
@@ -293,21 +334,32 @@ impl SetDraft {
 
     fn finish(&self, signer: &Identity) -> Result<AccessSet, Error> {
         let mut set = self.next.clone();
-        if [set.entries.len(), set.authorizers.len(), set.recovery.len()].into_iter().any(|len| len > LIST_MAX) {
+        if [set.entries.len(), set.authorizers.len(), set.recovery.len()]
+            .into_iter()
+            .any(|len| len > LIST_MAX)
+        {
             return Err(Error::Invalid("a list over 4096"));
         }
         set.issued_at_ms = now_ms();
         let set = set.signed(signer.key());
-        set.check_shape().map_err(|_| Error::Invalid("empty list or bad quorum"))?;
+        set.check_shape()
+            .map_err(|_| Error::Invalid("empty list or bad quorum"))?;
         Ok(set)
     }
 }
 
 /// Attaches an outside key's confirmation that `replacement`'s recovery is genuine (05 §8). The set's own signature does
 /// not cover it, so it may be added afterwards.
-pub fn confirm_recovery(set: &mut AccessSet, member: &Identity, replacement: &EntryHash) -> Result<(), Error> {
+pub fn confirm_recovery(
+    set: &mut AccessSet,
+    member: &Identity,
+    replacement: &EntryHash,
+) -> Result<(), Error> {
     let digest = set.digest();
-    let quorum = set.quorum.as_mut().ok_or(Error::Invalid("the set has no quorum"))?;
+    let quorum = set
+        .quorum
+        .as_mut()
+        .ok_or(Error::Invalid("the set has no quorum"))?;
     if !quorum.keys.contains(&member.public()) {
         return Err(Error::Invalid("key is not in the quorum"));
     }
@@ -339,7 +391,9 @@ mod tests {
     fn workspace() -> Workspace {
         let salt = Salt([0x5a; 32]);
         let mut draft = SetDraft::genesis(salt, GroupId([0x77; 32]));
-        draft.add_authorizer(&id(1).public()).add_recovery(&id(0x3f).public());
+        draft
+            .add_authorizer(&id(1).public())
+            .add_recovery(&id(0x3f).public());
         Workspace::new(salt, draft.sign(&id(1)).expect("genesis"))
     }
 
@@ -351,7 +405,10 @@ mod tests {
         set.issued_at_ms = 0x0000_018b_cfe5_6800;
         let set = set.signed(id(1).key());
         let hex: String = set.digest().0.iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(hex, "a72a891ffa748a5cae22d56a91b8ec4010cc8987b61bd428830754ef0e0f1331");
+        assert_eq!(
+            hex,
+            "a72a891ffa748a5cae22d56a91b8ec4010cc8987b61bd428830754ef0e0f1331"
+        );
     }
 
     #[test]
@@ -383,7 +440,9 @@ mod tests {
     fn a_draft_that_strands_the_workspace_is_not_signed() {
         let workspace = workspace();
         let mut draft = workspace.draft();
-        draft.remove_authorizer(&id(1).public()).add_authorizer(&id(2).public());
+        draft
+            .remove_authorizer(&id(1).public())
+            .add_authorizer(&id(2).public());
         assert!(draft.sign(&id(1)).is_err());
         let mut draft = workspace.draft();
         draft.remove(&id(0x3f).public()).add_recovery(&id(0x4f).public());
@@ -409,8 +468,15 @@ mod tests {
             .expect("rotation");
         set.issued_at_ms = 0x0000_018b_cfe7_3cc0;
         let hex: String = set.digest().0.iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(hex, "df624773799441e532623932f75bb55d4b123a14a195c472c7c104bfc55bbbc0");
+        assert_eq!(
+            hex,
+            "df624773799441e532623932f75bb55d4b123a14a195c472c7c104bfc55bbbc0"
+        );
         let authorizer = id(1).entry(workspace.salt());
-        assert!(workspace.recovery_rotation(&id(0x3f), &id(7).public(), &id(0x4f).public(), [authorizer]).is_err());
+        assert!(
+            workspace
+                .recovery_rotation(&id(0x3f), &id(7).public(), &id(0x4f).public(), [authorizer])
+                .is_err()
+        );
     }
 }

@@ -22,13 +22,18 @@ impl Default for Backoff {
 impl Backoff {
     /// A backoff whose jitter follows from `seed`.
     pub fn with_seed(seed: u64) -> Self {
-        Self { attempt: 0, state: seed }
+        Self {
+            attempt: 0,
+            state: seed,
+        }
     }
 
     /// How long to wait before the next attempt. Without `retry_after_s`: between half and all of an interval that
     /// doubles from 250 ms to 30 s. With it: that long, and up to an eighth or 2 s more, whichever is less.
     pub fn next(&mut self, retry_after_s: Option<u32>) -> Duration {
-        let doubled = BACKOFF_FIRST.saturating_mul(1 << self.attempt.min(16)).min(BACKOFF_MAX);
+        let doubled = BACKOFF_FIRST
+            .saturating_mul(1 << self.attempt.min(16))
+            .min(BACKOFF_MAX);
         self.attempt = self.attempt.saturating_add(1);
         match retry_after_s {
             Some(seconds) => {
@@ -66,7 +71,10 @@ mod tests {
         let mut interval = BACKOFF_FIRST;
         for _ in 0..40 {
             let wait = backoff.next(None);
-            assert!(wait >= interval / 2 && wait <= interval, "{wait:?} of {interval:?}");
+            assert!(
+                wait >= interval / 2 && wait <= interval,
+                "{wait:?} of {interval:?}"
+            );
             interval = (interval * 2).min(BACKOFF_MAX);
         }
         backoff.reset();
@@ -85,8 +93,9 @@ mod tests {
 
     #[test]
     fn clients_do_not_come_back_together() {
-        let waits: std::collections::BTreeSet<_> =
-            (0..100).map(|seed| Backoff::with_seed(seed).next(Some(60))).collect();
+        let waits: std::collections::BTreeSet<_> = (0..100)
+            .map(|seed| Backoff::with_seed(seed).next(Some(60)))
+            .collect();
         assert!(waits.len() > 90);
     }
 }

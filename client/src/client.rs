@@ -15,7 +15,8 @@ use crate::error::Error;
 use crate::events::{EventQueue, Subscription};
 use crate::identity::Identity;
 use crate::limits::{
-    COMMANDS_MAX, CONNECT_GROUPS_MAX, HANDSHAKE_BYTES_MAX, LIVE_BYTES_MAX, OUTBOX_BYTES_MAX, OUTBOX_WRITES_MAX,
+    COMMANDS_MAX, CONNECT_GROUPS_MAX, HANDSHAKE_BYTES_MAX, LIVE_BYTES_MAX, OUTBOX_BYTES_MAX,
+    OUTBOX_WRITES_MAX,
 };
 use crate::recon::Reconciled;
 use crate::store::{MemoryStore, Store};
@@ -49,8 +50,17 @@ pub enum Status {
 
 /// A command to the client's task.
 enum Command {
-    Send(SealedEnvelope, oneshot::Sender<Result<SendAck, Error>>, Vec<OwnedSemaphorePermit>),
-    Handshake(GroupId, Bytes, oneshot::Sender<Result<u64, Error>>, Vec<OwnedSemaphorePermit>),
+    Send(
+        SealedEnvelope,
+        oneshot::Sender<Result<SendAck, Error>>,
+        Vec<OwnedSemaphorePermit>,
+    ),
+    Handshake(
+        GroupId,
+        Bytes,
+        oneshot::Sender<Result<u64, Error>>,
+        Vec<OwnedSemaphorePermit>,
+    ),
     Live(GroupId, u64, Bytes, oneshot::Sender<Result<(), Error>>),
     Subscribe(GroupId, u64, oneshot::Sender<Result<Arc<EventQueue>, Error>>),
     Reconcile(GroupId, oneshot::Sender<Result<Reconciled, Error>>),
@@ -108,7 +118,17 @@ impl ClientBuilder {
         }
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
         let (status, watch) = watch::channel(Status::Connecting);
-        tokio::spawn(Driver::new(self.endpoint, self.identity, self.hello, self.store, inbox, status).run());
+        tokio::spawn(
+            Driver::new(
+                self.endpoint,
+                self.identity,
+                self.hello,
+                self.store,
+                inbox,
+                status,
+            )
+            .run(),
+        );
         Ok(Client {
             commands,
             status: watch,
@@ -188,10 +208,13 @@ impl Client {
     pub async fn publish_handshake(&self, group: GroupId, message: impl Into<Bytes>) -> Result<u64, Error> {
         let message = message.into();
         if message.is_empty() || message.len() > HANDSHAKE_BYTES_MAX {
-            return Err(Error::Invalid("handshake message of 0 or more than 524 288 bytes"));
+            return Err(Error::Invalid(
+                "handshake message of 0 or more than 524 288 bytes",
+            ));
         }
         let permits = self.room(message.len()).await?;
-        self.ask(|done| Command::Handshake(group, message, done, permits)).await
+        self.ask(|done| Command::Handshake(group, message, done, permits))
+            .await
     }
 
     /// LIVE: to whoever is subscribed now, unstored, unacknowledged (11). `Ok` means it was handed to the connection.
@@ -239,16 +262,29 @@ impl Client {
     }
 
     async fn room(&self, bytes: usize) -> Result<Vec<OwnedSemaphorePermit>, Error> {
-        let count = u32::try_from(bytes).unwrap_or(u32::MAX).min(OUTBOX_BYTES_MAX as u32);
+        let count = u32::try_from(bytes)
+            .unwrap_or(u32::MAX)
+            .min(OUTBOX_BYTES_MAX as u32);
         let closed = |_| Error::Stopped(None);
         let write = self.writes.clone().acquire_owned().await.map_err(closed)?;
-        let bytes = self.bytes.clone().acquire_many_owned(count).await.map_err(closed)?;
+        let bytes = self
+            .bytes
+            .clone()
+            .acquire_many_owned(count)
+            .await
+            .map_err(closed)?;
         Ok(vec![write, bytes])
     }
 
-    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Command) -> Result<T, Error> {
+    async fn ask<T>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Command,
+    ) -> Result<T, Error> {
         let (done, answer) = oneshot::channel();
-        self.commands.send(command(done)).await.map_err(|_| self.stopped())?;
+        self.commands
+            .send(command(done))
+            .await
+            .map_err(|_| self.stopped())?;
         answer.await.unwrap_or_else(|_| Err(self.stopped()))
     }
 

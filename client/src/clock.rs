@@ -19,7 +19,9 @@ impl ClockSkew {
     /// The difference between the two readings, in milliseconds since the Unix epoch.
     pub fn between(local_ms: u64, relay_ms: u64) -> Self {
         let skew = i128::from(local_ms) - i128::from(relay_ms);
-        Self { skew_ms: skew.clamp(i64::MIN.into(), i64::MAX.into()) as i64 }
+        Self {
+            skew_ms: skew.clamp(i64::MIN.into(), i64::MAX.into()) as i64,
+        }
     }
 
     /// Whether the user should be told that a clock is wrong.
@@ -32,13 +34,21 @@ impl ClockSkew {
     /// # Errors
     /// [`Error::ClockSkew`] when the clocks differ by more than [`CLOCK_SKEW_MAX`].
     pub fn permits_issuing(&self) -> Result<(), Error> {
-        if self.is_warning() { Err(Error::ClockSkew { skew_ms: self.skew_ms }) } else { Ok(()) }
+        if self.is_warning() {
+            Err(Error::ClockSkew {
+                skew_ms: self.skew_ms,
+            })
+        } else {
+            Ok(())
+        }
     }
 }
 
 /// Milliseconds since the Unix epoch by the local clock; 0 for a clock set before it.
 pub fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as u64)
 }
 
 #[cfg(test)]

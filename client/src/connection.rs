@@ -38,14 +38,22 @@ pub struct Hello {
 
 impl Default for Hello {
     fn default() -> Self {
-        Self { groups: Vec::new(), version_max: PROTOCOL_VERSION, version_min: 1, require_encryption: false }
+        Self {
+            groups: Vec::new(),
+            version_max: PROTOCOL_VERSION,
+            version_min: 1,
+            require_encryption: false,
+        }
     }
 }
 
 impl Hello {
     /// Names these groups, everything else by default.
     pub fn groups(groups: impl IntoIterator<Item = GroupId>) -> Self {
-        Self { groups: groups.into_iter().collect(), ..Self::default() }
+        Self {
+            groups: groups.into_iter().collect(),
+            ..Self::default()
+        }
     }
 }
 
@@ -83,7 +91,11 @@ impl Incoming {
 
     /// The part of the message a field of [`Incoming::frame`] borrows, without copying.
     pub fn share(&self, part: &[u8]) -> Bytes {
-        if part.is_empty() { Bytes::new() } else { self.0.slice_ref(part) }
+        if part.is_empty() {
+            Bytes::new()
+        } else {
+            self.0.slice_ref(part)
+        }
     }
 }
 
@@ -102,7 +114,11 @@ pub trait Exchange: Send {
     ///
     /// # Errors
     /// [`Error::Refused`] when the relay answers with ERROR; connection failures.
-    fn exchange(&mut self, frame: Bytes, answer_tag: u8) -> impl Future<Output = Result<Incoming, Error>> + Send;
+    fn exchange(
+        &mut self,
+        frame: Bytes,
+        answer_tag: u8,
+    ) -> impl Future<Output = Result<Incoming, Error>> + Send;
 
     /// The local clock against the relay's, as of the last CONNECT_ACK; `None` before one.
     fn clock(&self) -> Option<ClockSkew>;
@@ -132,7 +148,12 @@ impl Connection {
     /// [`Error::Unavailable`] when the upgrade is refused; network and TLS failures.
     pub async fn open(endpoint: &Endpoint) -> Result<Self, Error> {
         let socket = transport::open(endpoint).await?;
-        Ok(Self { socket, info: None, inbox: VecDeque::new(), inbox_bytes: 0 })
+        Ok(Self {
+            socket,
+            info: None,
+            inbox: VecDeque::new(),
+            inbox_bytes: 0,
+        })
     }
 
     /// [`Connection::open`] and [`Connection::authenticate`].
@@ -157,16 +178,29 @@ impl Connection {
         }
         let groups: List32Buf = hello.groups.iter().map(|group| group.0).collect();
         let sent_at_ms = now_ms();
-        self.send(&Frame::Connect { version: hello.version_max, groups: groups.as_list(), sent_at_ms }).await?;
+        self.send(&Frame::Connect {
+            version: hello.version_max,
+            groups: groups.as_list(),
+            sent_at_ms,
+        })
+        .await?;
         let answer = self.answer().await?;
         // An impossible version does not even decode, so it is read before the frame is.
         if let Some(selected) = selected_version(&answer.0)
             && !(hello.version_min.into()..=hello.version_max.into()).contains(&selected)
         {
             let selected = selected.try_into().unwrap_or(u16::MAX);
-            return Err(Error::BelowClientFloor { selected, floor: hello.version_min });
+            return Err(Error::BelowClientFloor {
+                selected,
+                floor: hello.version_min,
+            });
         }
-        let Frame::ConnectAck { version, server_time_ms, .. } = answer.frame()? else {
+        let Frame::ConnectAck {
+            version,
+            server_time_ms,
+            ..
+        } = answer.frame()?
+        else {
             return Err(Error::Protocol("CONNECT not acknowledged"));
         };
         let clock = ClockSkew::between(now_ms(), server_time_ms);
@@ -176,10 +210,20 @@ impl Connection {
             return Err(Error::Protocol("no challenge"));
         };
         let signature = identity.sign(challenge);
-        self.send(&Frame::Auth { device_key: identity.public(), signature }).await?;
+        self.send(&Frame::Auth {
+            device_key: identity.public(),
+            signature,
+        })
+        .await?;
 
         let ack = self.answer().await?;
-        let Frame::AuthAck { key_packages_remaining, write_mode, build_digest, access_set, min_enc } = ack.frame()?
+        let Frame::AuthAck {
+            key_packages_remaining,
+            write_mode,
+            build_digest,
+            access_set,
+            min_enc,
+        } = ack.frame()?
         else {
             return Err(Error::Protocol("AUTH not acknowledged"));
         };
@@ -243,8 +287,9 @@ impl Connection {
 
     /// The next frame from the socket in time; a refusal is an error.
     async fn answer(&mut self) -> Result<Incoming, Error> {
-        let incoming =
-            tokio::time::timeout(ANSWER_TIMEOUT, self.next()).await.map_err(|_| Error::Timeout)??;
+        let incoming = tokio::time::timeout(ANSWER_TIMEOUT, self.next())
+            .await
+            .map_err(|_| Error::Timeout)??;
         match refusal(&incoming) {
             Some(refusal) => Err(Error::Refused(refusal)),
             None => Ok(incoming),
@@ -295,7 +340,12 @@ impl Connection {
     /// # Errors
     /// [`Error::Refused`]; connection failures.
     pub async fn publish_handshake(&mut self, group: GroupId, message: &[u8]) -> Result<u64, Error> {
-        self.send(&Frame::Handshake { group, seq: 0, message }).await?;
+        self.send(&Frame::Handshake {
+            group,
+            seq: 0,
+            message,
+        })
+        .await?;
         let ack = self
             .await_frame(|frame| matches!(frame, Frame::Handshake { group: g, message: m, .. } if *g == group && *m == message))
             .await?;
@@ -311,7 +361,9 @@ impl Connection {
     /// [`Error::Refused`]; connection failures.
     pub async fn subscribe(&mut self, group: GroupId, from_seq: u64) -> Result<u64, Error> {
         self.send(&Frame::Sub { group, from_seq }).await?;
-        let ack = self.await_frame(|frame| matches!(frame, Frame::SubAck { group: g, .. } if *g == group)).await?;
+        let ack = self
+            .await_frame(|frame| matches!(frame, Frame::SubAck { group: g, .. } if *g == group))
+            .await?;
         match ack.frame()? {
             Frame::SubAck { head_seq, .. } => Ok(head_seq),
             _ => Err(Error::Protocol("SUB not acknowledged")),
@@ -325,7 +377,9 @@ impl Connection {
     /// [`Error::Refused`] with a refusal of something sent earlier; connection failures.
     pub async fn sync(&mut self) -> Result<(), Error> {
         self.send(&Frame::Wake(Wake::Query)).await?;
-        self.await_frame(|frame| matches!(frame, Frame::Wake(Wake::Capability { .. }))).await.map(drop)
+        self.await_frame(|frame| matches!(frame, Frame::Wake(Wake::Capability { .. })))
+            .await
+            .map(drop)
     }
 
     /// Reconciles one group with `store`: afterwards each side holds what the other held (03). Pushed envelopes are
@@ -337,7 +391,11 @@ impl Connection {
         let mut reconciler = Reconciler::new(0);
         let mut payload = reconciler.open(&store.items(group));
         loop {
-            self.send(&Frame::Recon { group, payload: &payload }).await?;
+            self.send(&Frame::Recon {
+                group,
+                payload: &payload,
+            })
+            .await?;
             let answer = loop {
                 let incoming = self.answer().await?;
                 match incoming.frame()? {
@@ -401,9 +459,15 @@ impl Exchange for Connection {
 /// The refusal in an ERROR frame; `None` for any other frame.
 pub(crate) fn refusal(incoming: &Incoming) -> Option<Refusal> {
     match Frame::decode(&incoming.0) {
-        Ok(Frame::Error { code, retry_after_s, detail }) => {
-            Some(Refusal { code, retry_after_s, detail: incoming.share(detail) })
-        }
+        Ok(Frame::Error {
+            code,
+            retry_after_s,
+            detail,
+        }) => Some(Refusal {
+            code,
+            retry_after_s,
+            detail: incoming.share(detail),
+        }),
         _ => None,
     }
 }

@@ -45,7 +45,15 @@ impl SealedEnvelope {
         if ct.len() > CT_BYTES_MAX {
             return Err(Error::Invalid("ciphertext over 1 MiB"));
         }
-        let mut envelope = Self { group, encrypted, epoch, hash: Hash([0; 32]), seq: 0, ts_ms: 0, ct };
+        let mut envelope = Self {
+            group,
+            encrypted,
+            epoch,
+            hash: Hash([0; 32]),
+            seq: 0,
+            ts_ms: 0,
+            ct,
+        };
         envelope.hash = envelope.borrowed().content_hash();
         Ok(envelope)
     }
@@ -137,7 +145,11 @@ impl SealedEnvelope {
 
     /// A SEND frame; `seq` and `ts` are sent as 0 (01 §4).
     pub(crate) fn send_frame(&self) -> Bytes {
-        let envelope = Envelope { seq: 0, ts_ms: 0, ..self.borrowed() };
+        let envelope = Envelope {
+            seq: 0,
+            ts_ms: 0,
+            ..self.borrowed()
+        };
         let mut body = Vec::new();
         envelope.encode(&mut body);
         let mut out = Vec::with_capacity(body.len() + 16);

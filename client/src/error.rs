@@ -164,7 +164,8 @@ impl Error {
     pub fn is_transient(&self) -> bool {
         match self {
             Error::Refused(refusal) => {
-                matches!(refusal.class(), Class::Retry | Class::Quota | Class::Limit) && refusal.limit() != Some(256)
+                matches!(refusal.class(), Class::Retry | Class::Quota | Class::Limit)
+                    && refusal.limit() != Some(256)
             }
             Error::Unavailable { status, .. } => *status >= 500 || matches!(status, 408 | 429),
             Error::Closed { .. } | Error::Lost | Error::Timeout | Error::Io(_) | Error::WebSocket(_) => true,
@@ -217,7 +218,11 @@ mod tests {
     use super::*;
 
     fn refusal(detail: &[u8]) -> Refusal {
-        Refusal { code: Code::RateLimited, retry_after_s: 60, detail: Bytes::copy_from_slice(detail) }
+        Refusal {
+            code: Code::RateLimited,
+            retry_after_s: 60,
+            detail: Bytes::copy_from_slice(detail),
+        }
     }
 
     #[test]
@@ -231,12 +236,27 @@ mod tests {
 
     #[test]
     fn admission_refusals_are_final_and_outages_are_not() {
-        let denied =
-            Refusal { code: Code::WriterNotInAccessSet, retry_after_s: 0, detail: Bytes::new() };
+        let denied = Refusal {
+            code: Code::WriterNotInAccessSet,
+            retry_after_s: 0,
+            detail: Bytes::new(),
+        };
         assert!(!Error::Refused(denied).is_transient());
         assert!(Error::Refused(refusal(&[])).is_transient());
         assert!(!Error::Refused(refusal(&256u64.to_be_bytes())).is_transient());
-        assert!(Error::Unavailable { status: 503, retry_after_s: Some(5) }.is_transient());
-        assert!(!Error::Unavailable { status: 404, retry_after_s: None }.is_transient());
+        assert!(
+            Error::Unavailable {
+                status: 503,
+                retry_after_s: Some(5)
+            }
+            .is_transient()
+        );
+        assert!(
+            !Error::Unavailable {
+                status: 404,
+                retry_after_s: None
+            }
+            .is_transient()
+        );
     }
 }

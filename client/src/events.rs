@@ -91,7 +91,10 @@ struct Inner {
 impl EventQueue {
     /// An empty queue; `drained` tells the writer of room.
     pub(crate) fn new(drained: Arc<Notify>) -> Self {
-        Self { drained, ..Self::default() }
+        Self {
+            drained,
+            ..Self::default()
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -206,13 +209,19 @@ mod tests {
     use super::*;
 
     fn beat(bytes: usize) -> Event {
-        Event::Live { epoch: 0, ct: vec![0; bytes].into() }
+        Event::Live {
+            epoch: 0,
+            ct: vec![0; bytes].into(),
+        }
     }
 
     #[tokio::test]
     async fn a_full_queue_refuses_payload_but_not_news() {
         let queue = Arc::new(EventQueue::default());
-        let mut reader = Subscription { group: GroupId([0; 32]), queue: queue.clone() };
+        let mut reader = Subscription {
+            group: GroupId([0; 32]),
+            queue: queue.clone(),
+        };
         while queue.push(beat(1)) {}
         assert!(queue.is_full() && !queue.is_roomy());
         assert!(queue.push(Event::Downgraded));
@@ -236,7 +245,10 @@ mod tests {
     #[tokio::test]
     async fn the_end_comes_after_the_last_event() {
         let queue = Arc::new(EventQueue::default());
-        let mut reader = Subscription { group: GroupId([0; 32]), queue: queue.clone() };
+        let mut reader = Subscription {
+            group: GroupId([0; 32]),
+            queue: queue.clone(),
+        };
         queue.push(beat(1));
         queue.end(Error::Timeout);
         assert!(reader.next().await.is_ok());

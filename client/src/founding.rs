@@ -78,7 +78,9 @@ impl Founding {
         if let Some(expected) = self.fingerprint {
             let record = invite_record(&mut connection, self.token).await?;
             if record.is_none_or(|record| genesis_fingerprint(&record.issuer) != expected) {
-                return Err(Error::Protocol("the bootstrap invite is not signed by the expected genesis key"));
+                return Err(Error::Protocol(
+                    "the bootstrap invite is not signed by the expected genesis key",
+                ));
             }
         }
         Reservation::reserve(&mut connection, self.token, &self.code, founder).await?;
@@ -91,7 +93,10 @@ impl Founding {
             return Err(Error::SetConflict { version, digest });
         }
         let mut draft = SetDraft::genesis(state.salt, self.root);
-        draft.add_authorizer(&founder.public()).add_recovery(recovery).quorum(self.quorum.clone());
+        draft
+            .add_authorizer(&founder.public())
+            .add_recovery(recovery)
+            .quorum(self.quorum.clone());
         for member in &self.members {
             draft.add(member);
         }

@@ -21,7 +21,9 @@ impl Identity {
 
     /// The key of this 32-byte seed (RFC 8032 §5.1.5). Keep the seed as secret as the key.
     pub fn from_seed(seed: &[u8; 32]) -> Self {
-        Self { key: SigningKey::from_bytes(seed) }
+        Self {
+            key: SigningKey::from_bytes(seed),
+        }
     }
 
     /// The seed, to be stored in the device's keychain.
@@ -63,9 +65,20 @@ mod tests {
     fn seed_01_gives_the_key_and_entry_of_the_worked_example() {
         let device = Identity::from_seed(&[1; 32]);
         let hex: String = device.public().0.iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(hex, "8a88e3dd7409f195fd52db2d3cba5d72ca6709bf1d94121bf3748801b40f6f5c");
-        let hex: String = device.entry(&Salt([0x5a; 32])).0.iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(hex, "6da2bcadb21464db2a50ab766b2bc27f76684b9760b091a16a0e3e793af82e40");
+        assert_eq!(
+            hex,
+            "8a88e3dd7409f195fd52db2d3cba5d72ca6709bf1d94121bf3748801b40f6f5c"
+        );
+        let hex: String = device
+            .entry(&Salt([0x5a; 32]))
+            .0
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect();
+        assert_eq!(
+            hex,
+            "6da2bcadb21464db2a50ab766b2bc27f76684b9760b091a16a0e3e793af82e40"
+        );
     }
 
     #[test]

@@ -100,7 +100,11 @@ pub async fn create_invite(
     if stored != token.0 {
         return Err(Error::Protocol("invite stored under another token"));
     }
-    Ok(IssuedInvite { token, code, expires_ms: record.expires_ms })
+    Ok(IssuedInvite {
+        token,
+        code,
+        expires_ms: record.expires_ms,
+    })
 }
 
 /// The workspace's invites.
@@ -145,22 +149,35 @@ pub async fn revoke_invite(exchange: &mut impl Exchange, token: Token) -> Result
 
 impl InviteDraft {
     fn record(&self, issuer: &Identity, token: Token, code: &str, now_ms: u64) -> Result<Record, Error> {
-        let mut bundles: Vec<_> = self.bundles.iter().map(|b| (b.group, b.epoch, b.ct.to_vec())).collect();
+        let mut bundles: Vec<_> = self
+            .bundles
+            .iter()
+            .map(|b| (b.group, b.epoch, b.ct.to_vec()))
+            .collect();
         bundles.sort();
         let scopes: Vec<_> = bundles.iter().map(|(group, ..)| *group).collect();
-        let mut caps: Vec<_> = self.capabilities.iter().map(|cap| cap.as_bytes().to_vec()).collect();
+        let mut caps: Vec<_> = self
+            .capabilities
+            .iter()
+            .map(|cap| cap.as_bytes().to_vec())
+            .collect();
         caps.sort();
         caps.dedup();
         if !(1..=64).contains(&self.seats) || self.life_ms == 0 {
             return Err(Error::Invalid("seats outside 1 to 64, or no life"));
         }
         if scopes.len() > 256 || caps.len() > 64 || scopes.windows(2).any(|pair| pair[0] == pair[1]) {
-            return Err(Error::Invalid("too many groups or capabilities, or a group twice"));
+            return Err(Error::Invalid(
+                "too many groups or capabilities, or a group twice",
+            ));
         }
         if !scopes.contains(&self.root) {
             return Err(Error::Invalid("the root group is not among the bundles"));
         }
-        if bundles.iter().any(|(.., ct)| ct.is_empty() || ct.len() > SEALED_BYTES_MAX) {
+        if bundles
+            .iter()
+            .any(|(.., ct)| ct.is_empty() || ct.len() > SEALED_BYTES_MAX)
+        {
             return Err(Error::Invalid("bundle of 0 or more than 262 144 bytes"));
         }
         let record = Record {
@@ -212,7 +229,9 @@ fn read<'a, T>(
     field: impl FnOnce(&mut Reader<'a>) -> Result<T, drover_wire::cbor::Error>,
 ) -> Result<T, Error> {
     const BAD: Error = Error::Protocol("undecodable INVITE answer");
-    let Frame::Invite { body } = answer.frame()? else { return Err(BAD) };
+    let Frame::Invite { body } = answer.frame()? else {
+        return Err(BAD);
+    };
     let mut reader = Reader::new(body);
     let parse = || {
         reader.array_of(2)?;
@@ -231,12 +250,19 @@ mod tests {
     /// 06 §3, vectors/invite-code.json.
     #[test]
     fn the_code_hash_is_the_vectors() {
-        let hash = code_hash("28t5-cy4t-qkff", &Token([
-            0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff,
-        ]))
+        let hash = code_hash(
+            "28t5-cy4t-qkff",
+            &Token([
+                0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee,
+                0xff,
+            ]),
+        )
         .expect("a code");
         let hex: String = hash.0.iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(hex, "c7b6fc098f6ffadaad1246fa8dc141cdf090147325cafc5fd7c49d82235746db");
+        assert_eq!(
+            hex,
+            "c7b6fc098f6ffadaad1246fa8dc141cdf090147325cafc5fd7c49d82235746db"
+        );
     }
 
     #[test]
@@ -248,14 +274,40 @@ mod tests {
             life_ms: 1000,
             capabilities: vec!["chat.write".into(), "chat.read".into()],
             update_pub: [0; 32],
-            bundles: vec![SealedBundle { group: root, epoch: 1, ct: Bytes::from_static(b"sealed") }],
+            bundles: vec![SealedBundle {
+                group: root,
+                epoch: 1,
+                ct: Bytes::from_static(b"sealed"),
+            }],
         };
-        let record = |draft: &InviteDraft| draft.record(&Identity::from_seed(&[1; 32]), Token([1; 16]), "0000-0000-0000", 5);
+        let record = |draft: &InviteDraft| {
+            draft.record(
+                &Identity::from_seed(&[1; 32]),
+                Token([1; 16]),
+                "0000-0000-0000",
+                5,
+            )
+        };
         let made = record(&good).expect("good");
         assert!(made.caps.is_sorted() && made.expires_ms == 1005);
-        assert!(record(&InviteDraft { seats: 0, ..good.clone() }).is_err());
-        assert!(record(&InviteDraft { root: GroupId([8; 32]), ..good.clone() }).is_err());
-        let twice = InviteDraft { bundles: [good.bundles.clone(), good.bundles.clone()].concat(), ..good };
+        assert!(
+            record(&InviteDraft {
+                seats: 0,
+                ..good.clone()
+            })
+            .is_err()
+        );
+        assert!(
+            record(&InviteDraft {
+                root: GroupId([8; 32]),
+                ..good.clone()
+            })
+            .is_err()
+        );
+        let twice = InviteDraft {
+            bundles: [good.bundles.clone(), good.bundles.clone()].concat(),
+            ..good
+        };
         assert!(record(&twice).is_err());
     }
 }

@@ -41,11 +41,18 @@ impl FromStr for InviteLink {
         let (host, token) = if let Some(token) = rest.strip_prefix("weald://join/") {
             (None, token)
         } else {
-            let rest = rest.strip_prefix("https://").or_else(|| rest.strip_prefix("http://")).ok_or(BAD)?;
+            let rest = rest
+                .strip_prefix("https://")
+                .or_else(|| rest.strip_prefix("http://"))
+                .ok_or(BAD)?;
             let (host, token) = rest.split_once("/join/").ok_or(BAD)?;
             (Some(host.to_owned()).filter(|host| !host.is_empty()), token)
         };
-        Ok(Self { host, token: token.trim_end_matches('/').parse_token().ok_or(BAD)?, fragment })
+        Ok(Self {
+            host,
+            token: token.trim_end_matches('/').parse_token().ok_or(BAD)?,
+            fragment,
+        })
     }
 }
 
@@ -62,9 +69,17 @@ trait ParseToken {
 
 impl ParseToken for str {
     fn parse_token(&self) -> Option<Token> {
-        let digits: Vec<u8> = self.chars().map(|c| Some(c.to_digit(16)? as u8)).collect::<Option<_>>()?;
-        let bytes: Vec<u8> = digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect();
-        (digits.len() == 2 * Token::LEN).then(|| Token::from_slice(&bytes)).flatten()
+        let digits: Vec<u8> = self
+            .chars()
+            .map(|c| Some(c.to_digit(16)? as u8))
+            .collect::<Option<_>>()?;
+        let bytes: Vec<u8> = digits
+            .chunks_exact(2)
+            .map(|pair| pair[0] << 4 | pair[1])
+            .collect();
+        (digits.len() == 2 * Token::LEN)
+            .then(|| Token::from_slice(&bytes))
+            .flatten()
     }
 }
 
@@ -151,10 +166,20 @@ impl Reservation {
         let code = canonical_code(code).ok_or(Error::Invalid("not an invite code"))?;
         let code = String::from_utf8_lossy(&code).into_owned();
         let device = device.public();
-        let request = Request::Reserve { token: &token.0, code: &code, nonce: &nonce.0, device: &device.0 };
+        let request = Request::Reserve {
+            token: &token.0,
+            code: &code,
+            nonce: &nonce.0,
+            device: &device.0,
+        };
         let answer = ask(exchange, &request).await?;
         match response(&answer, 0)? {
-            Response::Reserved { expires_at_ms } => Ok(Self { token, nonce, device, expires_at_ms }),
+            Response::Reserved { expires_at_ms } => Ok(Self {
+                token,
+                nonce,
+                device,
+                expires_at_ms,
+            }),
             _ => Err(Error::Protocol("JOIN reserve not answered")),
         }
     }
@@ -163,12 +188,27 @@ impl Reservation {
     ///
     /// # Errors
     /// [`Error::Refused`]; connection failures.
-    pub async fn bundles(&self, exchange: &mut impl Exchange, group: GroupId) -> Result<Vec<SealedBundle>, Error> {
-        let answer = ask(exchange, &Request::Bundles { token: &self.token.0, group: &group.0 }).await?;
+    pub async fn bundles(
+        &self,
+        exchange: &mut impl Exchange,
+        group: GroupId,
+    ) -> Result<Vec<SealedBundle>, Error> {
+        let answer = ask(
+            exchange,
+            &Request::Bundles {
+                token: &self.token.0,
+                group: &group.0,
+            },
+        )
+        .await?;
         match response(&answer, 1)? {
             Response::Bundles(bundles) => Ok(bundles
                 .iter()
-                .map(|bundle| SealedBundle { group: bundle.group, epoch: bundle.epoch, ct: answer.0.slice_ref(bundle.ct) })
+                .map(|bundle| SealedBundle {
+                    group: bundle.group,
+                    epoch: bundle.epoch,
+                    ct: answer.0.slice_ref(bundle.ct),
+                })
                 .collect()),
             _ => Err(Error::Protocol("JOIN bundles not answered")),
         }
@@ -187,7 +227,12 @@ impl Reservation {
             group: &group.0,
         };
         let answer = ask(exchange, &request).await?;
-        let expected = Hash::of(&[b"weald invite scope-commit v1", &self.token.0, &self.nonce.0, &group.0]);
+        let expected = Hash::of(&[
+            b"weald invite scope-commit v1",
+            &self.token.0,
+            &self.nonce.0,
+            &group.0,
+        ]);
         match response(&answer, 2)? {
             Response::Committed { receipt } if receipt == expected => Ok(receipt),
             _ => Err(Error::Protocol("JOIN commit with a wrong receipt")),
@@ -200,7 +245,11 @@ impl Reservation {
     /// # Errors
     /// [`Error::Refused`]; connection failures.
     pub async fn park(&mut self, exchange: &mut impl Exchange) -> Result<u64, Error> {
-        let request = Request::Park { token: &self.token.0, nonce: &self.nonce.0, device: &self.device.0 };
+        let request = Request::Park {
+            token: &self.token.0,
+            nonce: &self.nonce.0,
+            device: &self.device.0,
+        };
         let answer = ask(exchange, &request).await?;
         match response(&answer, 4)? {
             Response::Parked { expires_at_ms } | Response::Reserved { expires_at_ms } => {
@@ -213,12 +262,21 @@ impl Reservation {
 }
 
 async fn ask(exchange: &mut impl Exchange, request: &Request<'_>) -> Result<Incoming, Error> {
-    exchange.exchange(encode(&Frame::Join { body: &request.encode() }), JOIN).await
+    exchange
+        .exchange(
+            encode(&Frame::Join {
+                body: &request.encode(),
+            }),
+            JOIN,
+        )
+        .await
 }
 
 fn response(answer: &Incoming, step: u8) -> Result<Response<'_>, Error> {
     match answer.frame()? {
-        Frame::Join { body } => Response::decode(step, body).ok_or(Error::Protocol("undecodable JOIN answer")),
+        Frame::Join { body } => {
+            Response::decode(step, body).ok_or(Error::Protocol("undecodable JOIN answer"))
+        }
         _ => Err(Error::Protocol("JOIN not answered")),
     }
 }
@@ -229,13 +287,30 @@ mod tests {
 
     #[test]
     fn links_in_both_spellings() {
-        let token = Token([0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0, 0xaa, 0xbb, 0xcc, 0xdd, 0xee]);
-        let link: InviteLink =
-            "https://relay.example:9/join/00112233445566778899 00aabbccddee".replace(' ', "").parse().expect("link");
-        assert_eq!((link.host.as_deref(), link.token, link.fragment), (Some("relay.example:9"), token, None));
-        let link: InviteLink = "weald://join/0011223344556677889900AABBCCDDEE#secret".parse().expect("link");
-        assert_eq!((link.host, link.token, link.fragment.as_deref()), (None, token, Some("secret")));
-        for bad in ["", "https://a/other/00", "weald://join/00", "weald://join/zz112233445566778899aabbccddeeff"] {
+        let token = Token([
+            0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0, 0xaa, 0xbb, 0xcc, 0xdd, 0xee,
+        ]);
+        let link: InviteLink = "https://relay.example:9/join/00112233445566778899 00aabbccddee"
+            .replace(' ', "")
+            .parse()
+            .expect("link");
+        assert_eq!(
+            (link.host.as_deref(), link.token, link.fragment),
+            (Some("relay.example:9"), token, None)
+        );
+        let link: InviteLink = "weald://join/0011223344556677889900AABBCCDDEE#secret"
+            .parse()
+            .expect("link");
+        assert_eq!(
+            (link.host, link.token, link.fragment.as_deref()),
+            (None, token, Some("secret"))
+        );
+        for bad in [
+            "",
+            "https://a/other/00",
+            "weald://join/00",
+            "weald://join/zz112233445566778899aabbccddeeff",
+        ] {
             assert!(bad.parse::<InviteLink>().is_err(), "{bad}");
         }
     }
@@ -243,8 +318,14 @@ mod tests {
     /// 06 §13.
     #[test]
     fn the_genesis_fingerprint_is_the_worked_example() {
-        let hex: String =
-            genesis_fingerprint(&Identity::from_seed(&[9; 32]).public()).0.iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(hex, "3308908059f399fb6d7b7ffcf02230e564d1d59f5771fffab556967eee30740a");
+        let hex: String = genesis_fingerprint(&Identity::from_seed(&[9; 32]).public())
+            .0
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect();
+        assert_eq!(
+            hex,
+            "3308908059f399fb6d7b7ffcf02230e564d1d59f5771fffab556967eee30740a"
+        );
     }
 }

@@ -53,7 +53,10 @@ pub struct Reconciler {
 impl Reconciler {
     /// A reconciliation of everything from cursor `floor` on; 0 means everything.
     pub fn new(floor: u64) -> Self {
-        Self { floor, ..Self::default() }
+        Self {
+            floor,
+            ..Self::default()
+        }
     }
 
     /// The first payload for the items held, ascending.
@@ -61,7 +64,10 @@ impl Reconciler {
         self.rounds = 1;
         let mut ranges = Vec::new();
         if self.floor > 0 {
-            ranges.push(Range { upper: self.floor, mode: Mode::Skip });
+            ranges.push(Range {
+                upper: self.floor,
+                mode: Mode::Skip,
+            });
         }
         ranges.extend(recon::opening(self.above_floor(items)));
         encode(&ranges)
@@ -70,9 +76,18 @@ impl Reconciler {
     /// The relay's answer, after the pushes of the same round were stored.
     pub fn answered(&mut self, items: &[Item], ranges: Vec<Range>) -> Next {
         let step = recon::client_step(self.above_floor(items), &ranges);
-        let offers: Vec<Hash> = step.send.iter().filter(|hash| self.offered.insert(**hash)).copied().collect();
+        let offers: Vec<Hash> = step
+            .send
+            .iter()
+            .filter(|hash| self.offered.insert(**hash))
+            .copied()
+            .collect();
         self.pending = ranges;
-        if offers.is_empty() { self.conclude(step) } else { Next::Offer(offers) }
+        if offers.is_empty() {
+            self.conclude(step)
+        } else {
+            Next::Offer(offers)
+        }
     }
 
     /// Everything of [`Next::Offer`] is acknowledged, refused or gone; `items` has the new cursors.
@@ -83,13 +98,20 @@ impl Reconciler {
 
     fn conclude(&mut self, step: recon::Step) -> Next {
         let answer = std::mem::take(&mut self.pending);
-        let Some(ranges) = step.ranges else { return Next::Done };
+        let Some(ranges) = step.ranges else {
+            return Next::Done;
+        };
         // Nothing wanted, nothing left to send, and both sides repeat themselves: a deployed relay does that for items
         // below its window (03 §8). A fingerprint that still differs is no such case: something is owed there.
-        let settled = answer.iter().all(|range| !matches!(range.mode, Mode::Fingerprint(_)));
+        let settled = answer
+            .iter()
+            .all(|range| !matches!(range.mode, Mode::Fingerprint(_)));
         if settled
             && step.want.is_empty()
-            && self.previous.as_ref().is_some_and(|(heard, said)| *heard == answer && *said == ranges)
+            && self
+                .previous
+                .as_ref()
+                .is_some_and(|(heard, said)| *heard == answer && *said == ranges)
         {
             return Next::Done;
         }
@@ -108,7 +130,12 @@ impl Reconciler {
 
     /// What it did so far.
     pub fn summary(&self) -> Reconciled {
-        Reconciled { rounds: self.rounds, received: self.received, sent: self.sent, fell_back: false }
+        Reconciled {
+            rounds: self.rounds,
+            received: self.received,
+            sent: self.sent,
+            fell_back: false,
+        }
     }
 }
 
@@ -136,7 +163,12 @@ mod tests {
     }
 
     /// A relay that pushes at most `batch` envelopes a round; returns the rounds and how many were sent.
-    fn run(client: &mut BTreeSet<Item>, relay: &mut BTreeSet<Item>, floor: u64, batch: usize) -> (Next, Reconciled) {
+    fn run(
+        client: &mut BTreeSet<Item>,
+        relay: &mut BTreeSet<Item>,
+        floor: u64,
+        batch: usize,
+    ) -> (Next, Reconciled) {
         let mut reconciler = Reconciler::new(floor);
         let mut payload = reconciler.open(&list(client));
         loop {
@@ -154,7 +186,10 @@ mod tests {
             let mut next = reconciler.answered(&list(client), ranges);
             if let Next::Offer(hashes) = &next {
                 for hash in hashes {
-                    let item = *client.iter().find(|item| recon::item_id(item) == *hash).expect("offered is held");
+                    let item = *client
+                        .iter()
+                        .find(|item| recon::item_id(item) == *hash)
+                        .expect("offered is held");
                     relay.insert(item);
                     reconciler.sent += 1;
                 }
@@ -174,7 +209,10 @@ mod tests {
             (set([]), set(1..=1000)),
             (set(1..=1000), set([])),
             (set(1..=20), set(1..=40)),
-            (set((1..=4097).filter(|n| n % 7 != 0)), set((1..=4097).filter(|n| n % 11 != 0))),
+            (
+                set((1..=4097).filter(|n| n % 7 != 0)),
+                set((1..=4097).filter(|n| n % 11 != 0)),
+            ),
             (set([400, 5001, 90001]), set([400, 90004, 90007, u64::MAX - 1])),
         ] {
             let (mut client, mut relay) = (mine.clone(), theirs.clone());
@@ -213,8 +251,15 @@ mod tests {
         let mut reconciler = Reconciler::new(0);
         let mine = list(&set([1, 2]));
         reconciler.open(&mine);
-        let nothing = || vec![Range { upper: recon::OPEN_END, mode: Mode::Ids(vec![]) }];
-        let Next::Offer(hashes) = reconciler.answered(&mine, nothing()) else { panic!("offers first") };
+        let nothing = || {
+            vec![Range {
+                upper: recon::OPEN_END,
+                mode: Mode::Ids(vec![]),
+            }]
+        };
+        let Next::Offer(hashes) = reconciler.answered(&mine, nothing()) else {
+            panic!("offers first")
+        };
         assert_eq!(hashes.len(), 2);
         assert!(matches!(reconciler.offered(&mine), Next::Round(_)));
         assert_eq!(reconciler.answered(&mine, nothing()), Next::Done);

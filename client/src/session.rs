@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use drover_wire::error::{Class, Code};
+use drover_wire::error::Code;
 use drover_wire::frame::{Frame, Wake};
 use drover_wire::id::{GroupId, Hash};
 use tokio::sync::{Notify, OwnedSemaphorePermit, oneshot};
@@ -109,12 +109,24 @@ impl Session {
 
     pub(crate) fn send(&mut self, envelope: SealedEnvelope, done: Done, permits: Vec<OwnedSemaphorePermit>) {
         let frame = envelope.send_frame();
-        self.outbox.push(envelope.group(), What::Envelope(envelope), frame, done, permits);
+        self.outbox
+            .push(envelope.group(), What::Envelope(envelope), frame, done, permits);
     }
 
-    pub(crate) fn handshake(&mut self, group: GroupId, message: Bytes, done: Done, permits: Vec<OwnedSemaphorePermit>) {
-        let frame = encode(&Frame::Handshake { group, seq: 0, message: &message });
-        self.outbox.push(group, What::Handshake(message), frame, done, permits);
+    pub(crate) fn handshake(
+        &mut self,
+        group: GroupId,
+        message: Bytes,
+        done: Done,
+        permits: Vec<OwnedSemaphorePermit>,
+    ) {
+        let frame = encode(&Frame::Handshake {
+            group,
+            seq: 0,
+            message: &message,
+        });
+        self.outbox
+            .push(group, What::Handshake(message), frame, done, permits);
     }
 
     /// LIVE: sent now or never.
@@ -136,7 +148,10 @@ impl Session {
     }
 
     pub(crate) fn subscribe(&mut self, id: GroupId, floor: u64) -> Result<Arc<EventQueue>, Error> {
-        let group = self.groups.entry(id).or_insert_with(|| Group::new(id, &*self.store));
+        let group = self
+            .groups
+            .entry(id)
+            .or_insert_with(|| Group::new(id, &*self.store));
         if group.queue.as_ref().is_some_and(|queue| !queue.is_abandoned()) {
             return Err(Error::AlreadySubscribed);
         }
@@ -146,7 +161,10 @@ impl Session {
     }
 
     pub(crate) fn reconcile(&mut self, id: GroupId, done: oneshot::Sender<Result<Reconciled, Error>>) {
-        let group = self.groups.entry(id).or_insert_with(|| Group::new(id, &*self.store));
+        let group = self
+            .groups
+            .entry(id)
+            .or_insert_with(|| Group::new(id, &*self.store));
         group.waiters.push(done);
         group.want_recon();
     }
@@ -163,7 +181,12 @@ impl Session {
 
     /// What the next CONNECT is to name.
     pub(crate) fn connect_groups(&mut self) -> Vec<GroupId> {
-        let fresh: Vec<_> = self.fresh.iter().copied().filter(|group| !self.base.contains(group)).collect();
+        let fresh: Vec<_> = self
+            .fresh
+            .iter()
+            .copied()
+            .filter(|group| !self.base.contains(group))
+            .collect();
         let mut groups = self.base.clone();
         groups.truncate(CONNECT_GROUPS_MAX - fresh.len());
         groups.extend(fresh);
@@ -214,12 +237,19 @@ impl Session {
 
     /// The next moment at which [`Session::poll_transmit`] may have something to say without a new input.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.groups.values().filter_map(Group::deadline).chain(self.outbox.deadline()).min()
+        self.groups
+            .values()
+            .filter_map(Group::deadline)
+            .chain(self.outbox.deadline())
+            .min()
     }
 
     /// Until when reading should pause, because a reader is full and may yet catch up.
     pub(crate) fn pause_until(&mut self, now: Instant) -> Option<Instant> {
-        self.groups.values_mut().filter_map(|group| group.pause_until(now)).max()
+        self.groups
+            .values_mut()
+            .filter_map(|group| group.pause_until(now))
+            .max()
     }
 
     // -- sending
@@ -229,7 +259,10 @@ impl Session {
         let barriers = self.version? >= BARRIER_VERSION;
         if let Some((group, payload)) = self.rounds.pop_front() {
             self.ledger.push(Due::Recon(group));
-            return Some(encode(&Frame::Recon { group, payload: &payload }));
+            return Some(encode(&Frame::Recon {
+                group,
+                payload: &payload,
+            }));
         }
         if std::mem::take(&mut self.fence_wanted) {
             self.ledger.push(Due::Fence);
@@ -240,7 +273,10 @@ impl Session {
             match group.next(&*self.store, barriers, now) {
                 Some(Want::Sub { from }) => {
                     self.ledger.push(Due::Sub(id));
-                    return Some(encode(&Frame::Sub { group: id, from_seq: from }));
+                    return Some(encode(&Frame::Sub {
+                        group: id,
+                        from_seq: from,
+                    }));
                 }
                 Some(Want::Barrier) => {
                     self.ledger.push(Due::Barrier(id));
@@ -248,14 +284,20 @@ impl Session {
                 }
                 Some(Want::Recon { payload }) => {
                     self.ledger.push(Due::Recon(id));
-                    return Some(encode(&Frame::Recon { group: id, payload: &payload }));
+                    return Some(encode(&Frame::Recon {
+                        group: id,
+                        payload: &payload,
+                    }));
                 }
                 None => {}
             }
             while self.outbox.has_window() {
-                let Some(envelope) = group.next_offer(&*self.store) else { break };
+                let Some(envelope) = group.next_offer(&*self.store) else {
+                    break;
+                };
                 let frame = envelope.send_frame();
-                self.outbox.push(id, What::Envelope(envelope), frame, Done::Offer, Vec::new());
+                self.outbox
+                    .push(id, What::Envelope(envelope), frame, Done::Offer, Vec::new());
             }
         }
         if self.ledger.len() < 4 * REQUESTS_MAX
@@ -292,7 +334,9 @@ impl Session {
             }
             Frame::SubAck { group, head_seq } => {
                 let barriers = self.version.is_some_and(|version| version >= BARRIER_VERSION);
-                let answered = self.settle(|due| matches!(due, Due::Sub(id) if *id == group), now)?.is_some();
+                let answered = self
+                    .settle(|due| matches!(due, Due::Sub(id) if *id == group), now)?
+                    .is_some();
                 if let Some(group) = self.groups.get_mut(&group) {
                     group.sub_ack(answered, head_seq, barriers);
                 }
@@ -300,8 +344,8 @@ impl Session {
             Frame::Recon { group, payload } => {
                 self.settle(|due| matches!(due, Due::Recon(id) if *id == group), now)?
                     .ok_or(Error::Protocol("RECON not asked for"))?;
-                let ranges = drover_wire::recon::decode(payload)
-                    .map_err(|_| Error::Protocol("undecodable RECON"))?;
+                let ranges =
+                    drover_wire::recon::decode(payload).map_err(|_| Error::Protocol("undecodable RECON"))?;
                 if let Some(group) = self.groups.get_mut(&group)
                     && let Some(payload) = group.recon_answer(ranges, &*self.store)
                 {
@@ -309,9 +353,8 @@ impl Session {
                 }
             }
             Frame::Wake(Wake::Capability { .. }) => {
-                let hit = |due: &Due| {
-                    matches!(due, Due::Barrier(_) | Due::Fence | Due::Request { tag: 25, .. })
-                };
+                let hit =
+                    |due: &Due| matches!(due, Due::Barrier(_) | Due::Fence | Due::Request { tag: 25, .. });
                 // Unasked is legal: a barrier whose replay failed was settled by that failure.
                 match self.settle(hit, now)? {
                     Some(Due::Barrier(group)) => {
@@ -327,12 +370,26 @@ impl Session {
             }
             Frame::Live { group, epoch, ct } => {
                 if let Some(group) = self.groups.get_mut(&group) {
-                    group.unstored(Event::Live { epoch, ct: incoming.share(ct) });
+                    group.unstored(Event::Live {
+                        epoch,
+                        ct: incoming.share(ct),
+                    });
                 }
             }
-            Frame::Call { call_id, group, epoch, kind, body } => {
+            Frame::Call {
+                call_id,
+                group,
+                epoch,
+                kind,
+                body,
+            } => {
                 if let Some(group) = self.groups.get_mut(&group) {
-                    group.unstored(Event::Call { call_id, epoch, kind, body: incoming.share(body) });
+                    group.unstored(Event::Call {
+                        call_id,
+                        epoch,
+                        kind,
+                        body: incoming.share(body),
+                    });
                 }
             }
             // Calls are driven on a connection of their own.
@@ -345,7 +402,10 @@ impl Session {
             Frame::Bye { .. } => return Err(Error::Closed { code: None }.into()),
             other => {
                 let answer = other.tag();
-                match self.settle(|due| matches!(due, Due::Request { tag, .. } if *tag == answer), now)? {
+                match self.settle(
+                    |due| matches!(due, Due::Request { tag, .. } if *tag == answer),
+                    now,
+                )? {
                     Some(Due::Request { done, .. }) => {
                         let _ = done.send(Ok(incoming.clone()));
                     }
@@ -370,12 +430,21 @@ impl Session {
     }
 
     fn send_ack(&mut self, hash: Hash, seq: u64, now: Instant) -> Result<(), Leave> {
-        let due = self.ledger_hit(now, |write| matches!(&write.what, What::Envelope(e) if e.hash() == hash))?;
-        let Some(Due::Write(id)) = due else { return Err(Error::Protocol("SEND_ACK without a SEND").into()) };
-        let Some(write) = self.outbox.take(id) else { return Ok(()) };
+        let due = self.ledger_hit(
+            now,
+            |write| matches!(&write.what, What::Envelope(e) if e.hash() == hash),
+        )?;
+        let Some(Due::Write(id)) = due else {
+            return Err(Error::Protocol("SEND_ACK without a SEND").into());
+        };
+        let Some(write) = self.outbox.take(id) else {
+            return Ok(());
+        };
         self.outbox.accepted();
         if let What::Envelope(envelope) = &write.what {
-            self.store.put(envelope.clone().with_seq(seq)).map_err(Error::Store)?;
+            self.store
+                .put(envelope.clone().with_seq(seq))
+                .map_err(Error::Store)?;
         }
         if let Some(group) = self.groups.get_mut(&write.group) {
             group.acknowledged(seq);
@@ -473,7 +542,9 @@ impl Session {
     }
 
     fn refuse_write(&mut self, id: u64, refusal: Refusal, now: Instant) -> Result<(), Leave> {
-        let Some(group) = self.outbox.get(id).map(|write| write.group) else { return Ok(()) };
+        let Some(group) = self.outbox.get(id).map(|write| write.group) else {
+            return Ok(());
+        };
         match reaction(&refusal) {
             Reaction::Again => self.outbox.again(id, Some(&refusal), now),
             Reaction::NameGroup if self.name(group) => {
@@ -490,22 +561,29 @@ impl Session {
         Ok(())
     }
 
-    fn refuse_group(&mut self, id: GroupId, refusal: Refusal, recon: bool, now: Instant) -> Result<(), Leave> {
+    fn refuse_group(
+        &mut self,
+        id: GroupId,
+        refusal: Refusal,
+        recon: bool,
+        now: Instant,
+    ) -> Result<(), Leave> {
         let verdict = match reaction(&refusal) {
             Reaction::NameGroup if self.name(id) => Reaction::NameGroup,
             Reaction::NameGroup => Reaction::Fail,
             verdict => verdict,
         };
-        let Some(group) = self.groups.get_mut(&id) else { return Ok(()) };
+        let Some(group) = self.groups.get_mut(&id) else {
+            return Ok(());
+        };
         match verdict {
             Reaction::Again => group.wait(Some(&refusal), recon, now),
             Reaction::NameGroup => {
                 group.wait(None, recon, now);
                 return Err(Leave::NameGroups);
             }
-            // The relay does not understand the payload: a defect of one side that a new connection won't mend.
+            // Denied, or a defect of one side that a new connection won't mend.
             Reaction::Fail => {
-                debug_assert!(refusal.class() != Class::Reject, "{refusal}");
                 group.fail(Error::Refused(refusal));
                 self.groups.remove(&id);
             }

@@ -87,15 +87,24 @@ impl MemoryStore {
 
 impl Store for MemoryStore {
     fn items(&self, group: GroupId) -> Vec<Item> {
-        self.lock().get(&group).map_or_else(Vec::new, |held| held.items.iter().copied().collect())
+        self.lock()
+            .get(&group)
+            .map_or_else(Vec::new, |held| held.items.iter().copied().collect())
     }
 
     fn cursor(&self, group: GroupId) -> u64 {
-        self.lock().get(&group).and_then(|held| held.items.last().map(recon::item_seq)).unwrap_or(0)
+        self.lock()
+            .get(&group)
+            .and_then(|held| held.items.last().map(recon::item_seq))
+            .unwrap_or(0)
     }
 
     fn seq_of(&self, group: GroupId, hash: &Hash) -> Option<u64> {
-        self.lock().get(&group)?.envelopes.get(hash).map(SealedEnvelope::seq)
+        self.lock()
+            .get(&group)?
+            .envelopes
+            .get(hash)
+            .map(SealedEnvelope::seq)
     }
 
     fn envelope(&self, group: GroupId, hash: &Hash) -> Option<SealedEnvelope> {

@@ -34,7 +34,9 @@ impl Tls {
     /// # Errors
     /// [`Error::Tls`] when the text holds no usable certificate.
     pub fn ca_pem(pem: &[u8]) -> Result<Self, Error> {
-        let certs = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().map_err(text)?;
+        let certs = CertificateDer::pem_slice_iter(pem)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(text)?;
         Self::roots(certs)
     }
 
@@ -42,7 +44,10 @@ impl Tls {
     /// For `WEALD_RELAY_TLS=dev` on a developer's machine: a renewed certificate is refused, a stolen one accepted.
     pub fn dangerous_dev_fingerprint(sha256: [u8; 32]) -> Result<Self, Error> {
         let provider = provider();
-        let verifier = Arc::new(Pinned { sha256, provider: provider.clone() });
+        let verifier = Arc::new(Pinned {
+            sha256,
+            provider: provider.clone(),
+        });
         let config = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(text)?
@@ -105,7 +110,9 @@ impl ServerCertVerifier for Pinned {
         if digest.as_ref() == self.sha256 {
             Ok(ServerCertVerified::assertion())
         } else {
-            Err(rustls::Error::InvalidCertificate(rustls::CertificateError::ApplicationVerificationFailure))
+            Err(rustls::Error::InvalidCertificate(
+                rustls::CertificateError::ApplicationVerificationFailure,
+            ))
         }
     }
 
@@ -124,11 +131,18 @@ impl ServerCertVerifier for Pinned {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+        verify_tls13_signature(
+            message,
+            cert,
+            dss,
+            &self.provider.signature_verification_algorithms,
+        )
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
     }
 }
 

@@ -35,7 +35,9 @@ pub(crate) type WebSocket = WebSocketStream<Box<dyn Duplex>>;
 
 /// Connects and upgrades.
 pub(crate) async fn open(endpoint: &Endpoint) -> Result<WebSocket, Error> {
-    tokio::time::timeout(CONNECT_TIMEOUT, upgrade(endpoint)).await.map_err(|_| Error::Timeout)?
+    tokio::time::timeout(CONNECT_TIMEOUT, upgrade(endpoint))
+        .await
+        .map_err(|_| Error::Timeout)?
 }
 
 async fn upgrade(endpoint: &Endpoint) -> Result<WebSocket, Error> {
@@ -59,13 +61,17 @@ async fn upgrade(endpoint: &Endpoint) -> Result<WebSocket, Error> {
         .max_message_size(Some(MESSAGE_BYTES_MAX))
         .max_frame_size(Some(MESSAGE_BYTES_MAX))
         .max_write_buffer_size(WRITE_BUFFER_BYTES_MAX);
-    let (socket, _) = tokio_tungstenite::client_async_with_config(url.to_string(), stream, Some(config)).await?;
+    let (socket, _) =
+        tokio_tungstenite::client_async_with_config(url.to_string(), stream, Some(config)).await?;
     Ok(socket)
 }
 
 /// A certificate that is not accepted stays unaccepted; a reset connection may work next time.
 fn tls_or_io(error: std::io::Error) -> Error {
-    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+    match error
+        .get_ref()
+        .and_then(|inner| inner.downcast_ref::<rustls::Error>())
+    {
         Some(inner) => Error::Tls(inner.to_string()),
         None => error.into(),
     }
@@ -77,7 +83,9 @@ pub(crate) fn payload(message: Option<Result<Message, tungstenite::Error>>) -> R
         None => Err(Error::Closed { code: None }),
         Some(Err(error)) => Err(error.into()),
         Some(Ok(Message::Binary(bytes))) => Ok(Some(bytes)),
-        Some(Ok(Message::Close(frame))) => Err(Error::Closed { code: frame.map(|frame| frame.code.into()) }),
+        Some(Ok(Message::Close(frame))) => Err(Error::Closed {
+            code: frame.map(|frame| frame.code.into()),
+        }),
         Some(Ok(Message::Text(_))) => Err(Error::Protocol("text message")),
         Some(Ok(_)) => Ok(None),
     }

@@ -56,11 +56,19 @@ impl FromStr for RelayUrl {
         };
         let (host, port) = match authority.strip_prefix('[') {
             Some(literal) => {
-                let (host, after) =
-                    literal.split_once(']').ok_or(Error::Invalid("relay URL has an unclosed bracket"))?;
+                let (host, after) = literal
+                    .split_once(']')
+                    .ok_or(Error::Invalid("relay URL has an unclosed bracket"))?;
                 match after {
                     "" => (host, None),
-                    _ => (host, Some(after.strip_prefix(':').ok_or(Error::Invalid("relay URL has a bad port"))?)),
+                    _ => (
+                        host,
+                        Some(
+                            after
+                                .strip_prefix(':')
+                                .ok_or(Error::Invalid("relay URL has a bad port"))?,
+                        ),
+                    ),
                 }
             }
             None => match authority.split_once(':') {
@@ -69,7 +77,9 @@ impl FromStr for RelayUrl {
             },
         };
         let port = match port {
-            Some(text) => text.parse().map_err(|_| Error::Invalid("relay URL has a bad port"))?,
+            Some(text) => text
+                .parse()
+                .map_err(|_| Error::Invalid("relay URL has a bad port"))?,
             None if tls => 443,
             None => 80,
         };
@@ -80,13 +90,24 @@ impl FromStr for RelayUrl {
         if path.contains('#') || !visible(&path) {
             return Err(Error::Invalid("relay URL has no proper path"));
         }
-        Ok(Self { tls, host: host.to_owned(), port, path })
+        Ok(Self {
+            tls,
+            host: host.to_owned(),
+            port,
+            path,
+        })
     }
 }
 
 impl fmt::Display for RelayUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}{}", if self.tls { "wss" } else { "ws" }, self.authority(), self.path)
+        write!(
+            f,
+            "{}://{}{}",
+            if self.tls { "wss" } else { "ws" },
+            self.authority(),
+            self.path
+        )
     }
 }
 
@@ -112,7 +133,16 @@ mod tests {
 
     #[test]
     fn refuses_what_it_cannot_mean() {
-        for text in ["relay.example", "http://a", "ws://", "ws://a:b", "ws://u@a", "ws://[::1", "ws://a b", "ws://a/#f"] {
+        for text in [
+            "relay.example",
+            "http://a",
+            "ws://",
+            "ws://a:b",
+            "ws://u@a",
+            "ws://[::1",
+            "ws://a b",
+            "ws://a/#f",
+        ] {
             assert!(text.parse::<RelayUrl>().is_err(), "{text}");
         }
     }

@@ -55,7 +55,16 @@ impl Driver {
     ) -> Self {
         let drained = Arc::new(Notify::new());
         let session = Session::new(store, hello.groups.clone(), drained.clone());
-        Self { endpoint, identity, hello, session, commands, status, drained, backoff: Backoff::default() }
+        Self {
+            endpoint,
+            identity,
+            hello,
+            session,
+            commands,
+            status,
+            drained,
+            backoff: Backoff::default(),
+        }
     }
 
     pub(super) async fn run(mut self) {
@@ -86,7 +95,10 @@ impl Driver {
 
     /// One connection from attempt to end.
     async fn once(&mut self) -> Exit {
-        let hello = Hello { groups: self.session.connect_groups(), ..self.hello.clone() };
+        let hello = Hello {
+            groups: self.session.connect_groups(),
+            ..self.hello.clone()
+        };
         let (endpoint, identity) = (self.endpoint.clone(), self.identity.clone());
         let attempt = async move { Connection::connect(&endpoint, &identity, &hello).await };
         let connection = match self.idle(attempt).await {
@@ -132,9 +144,12 @@ impl Driver {
     /// Takes one command; `Err` when it is the last.
     fn command(&mut self, command: Option<Command>) -> Result<(), Option<oneshot::Sender<()>>> {
         match command {
-            Some(Command::Send(envelope, done, permits)) => self.session.send(envelope, Done::Ack(done), permits),
+            Some(Command::Send(envelope, done, permits)) => {
+                self.session.send(envelope, Done::Ack(done), permits)
+            }
             Some(Command::Handshake(group, message, done, permits)) => {
-                self.session.handshake(group, message, Done::Number(done), permits);
+                self.session
+                    .handshake(group, message, Done::Number(done), permits);
             }
             Some(Command::Live(group, epoch, ct, done)) => {
                 let _ = done.send(self.session.live(group, epoch, &ct, Instant::now()));
@@ -168,8 +183,17 @@ impl Driver {
                 Err(error) => return Exit::Error(error),
             }
             let pause = self.session.pause_until(now);
-            let wake = [self.session.deadline(), pause, Some(vigil.deadline(self.session.awaits_answer()))];
-            let wake = wake.into_iter().flatten().filter(|at| *at > now).min().unwrap_or(now + PING_AFTER);
+            let wake = [
+                self.session.deadline(),
+                pause,
+                Some(vigil.deadline(self.session.awaits_answer())),
+            ];
+            let wake = wake
+                .into_iter()
+                .flatten()
+                .filter(|at| *at > now)
+                .min()
+                .unwrap_or(now + PING_AFTER);
             tokio::select! {
                 result = push(&mut sink, &mut outgoing), if outgoing.is_some() || dirty => match result {
                     Ok(flushed) => dirty = !flushed,
@@ -232,7 +256,11 @@ struct Vigil {
 
 impl Vigil {
     fn new(now: Instant) -> Self {
-        Self { heard: now, pinged: None, due: None }
+        Self {
+            heard: now,
+            pinged: None,
+            due: None,
+        }
     }
 
     fn heard(&mut self, now: Instant) {
@@ -265,7 +293,9 @@ impl Vigil {
             Some(pinged) => pinged + PONG_WITHIN,
             None => self.heard + PING_AFTER,
         };
-        self.answer_deadline().filter(|_| answer_due).map_or(silence, |at| at.min(silence))
+        self.answer_deadline()
+            .filter(|_| answer_due)
+            .map_or(silence, |at| at.min(silence))
     }
 }
 
@@ -280,9 +310,16 @@ mod tests {
         assert_eq!(vigil.judge(start, false, true).ok(), Some(false));
         assert_eq!(vigil.judge(start + PING_AFTER, false, true).ok(), Some(true));
         assert_eq!(vigil.judge(start + PING_AFTER, false, true).ok(), Some(false));
-        assert!(vigil.judge(start + PING_AFTER + PONG_WITHIN, false, true).is_err());
+        assert!(
+            vigil
+                .judge(start + PING_AFTER + PONG_WITHIN, false, true)
+                .is_err()
+        );
         vigil.heard(start + PING_AFTER + PONG_WITHIN);
-        assert_eq!(vigil.judge(start + PING_AFTER + PONG_WITHIN, false, true).ok(), Some(false));
+        assert_eq!(
+            vigil.judge(start + PING_AFTER + PONG_WITHIN, false, true).ok(),
+            Some(false)
+        );
     }
 
     #[test]

@@ -48,7 +48,11 @@ enum Recon {
     /// A round is in flight.
     Round(Reconciler),
     /// Envelopes the relay lacks are being sent: those in the outbox, and those still to be put there.
-    Offering { reconciler: Reconciler, sent: HashSet<Hash>, rest: VecDeque<Hash> },
+    Offering {
+        reconciler: Reconciler,
+        sent: HashSet<Hash>,
+        rest: VecDeque<Hash>,
+    },
 }
 
 /// What a group wants to send.
@@ -187,7 +191,9 @@ impl Group {
 
     /// The next envelope to offer, if any is left.
     pub(super) fn next_offer(&mut self, store: &dyn Store) -> Option<SealedEnvelope> {
-        let Recon::Offering { sent, rest, .. } = &mut self.recon else { return None };
+        let Recon::Offering { sent, rest, .. } = &mut self.recon else {
+            return None;
+        };
         while let Some(hash) = rest.pop_front() {
             if let Some(envelope) = store.envelope(self.id, &hash) {
                 sent.insert(hash);
@@ -206,7 +212,11 @@ impl Group {
 
     /// Until when reading the socket should pause so that a full reader may catch up.
     pub(super) fn pause_until(&mut self, now: Instant) -> Option<Instant> {
-        let full = !self.lagging && self.queue.as_ref().is_some_and(|q| q.is_full() && !q.is_abandoned());
+        let full = !self.lagging
+            && self
+                .queue
+                .as_ref()
+                .is_some_and(|q| q.is_full() && !q.is_abandoned());
         if !full {
             self.full_since = None;
             return None;
@@ -243,7 +253,9 @@ impl Group {
 
     /// The barrier was answered, or there is none (`unsure`): the replay is over.
     pub(super) fn replayed(&mut self, unsure: bool) {
-        let Sub::Replaying { from, head, top } = self.sub else { return };
+        let Sub::Replaying { from, head, top } = self.sub else {
+            return;
+        };
         self.sub = Sub::On;
         let held = unsure || from > self.floor;
         let behind = head > top && head > from;
@@ -255,7 +267,10 @@ impl Group {
                 return;
             }
             self.paging = None;
-            self.finish(Reconciled { fell_back: true, ..Reconciled::default() });
+            self.finish(Reconciled {
+                fell_back: true,
+                ..Reconciled::default()
+            });
         } else if behind || held || !matches!(self.recon, Recon::Idle) {
             self.want_recon();
         } else {
@@ -300,7 +315,13 @@ impl Group {
     }
 
     /// A HANDSHAKE: delivered, replayed, or the acknowledgement of an own one.
-    pub(super) fn handshake(&mut self, seq: u64, message: Bytes, store: &dyn Store, now: Instant) -> Result<(), Error> {
+    pub(super) fn handshake(
+        &mut self,
+        seq: u64,
+        message: Bytes,
+        store: &dyn Store,
+        now: Instant,
+    ) -> Result<(), Error> {
         let Some(queue) = &self.queue else { return Ok(()) };
         if self.lagging || seq < self.next_handshake {
             return Ok(());
@@ -318,7 +339,9 @@ impl Group {
             return Ok(());
         }
         self.next_handshake = seq + 1;
-        store.set_handshakes(self.id, self.next_handshake).map_err(Error::Store)?;
+        store
+            .set_handshakes(self.id, self.next_handshake)
+            .map_err(Error::Store)?;
         self.emit(Event::Handshake { seq, message });
         Ok(())
     }
@@ -348,7 +371,9 @@ impl Group {
 
     /// An offer was acknowledged, refused for good, or is gone.
     pub(super) fn offer_settled(&mut self, hash: Hash, accepted: bool, store: &dyn Store) -> Option<Vec<u8>> {
-        let Recon::Offering { reconciler, sent, .. } = &mut self.recon else { return None };
+        let Recon::Offering { reconciler, sent, .. } = &mut self.recon else {
+            return None;
+        };
         if sent.remove(&hash) {
             reconciler.sent += u64::from(accepted);
         }
@@ -371,7 +396,11 @@ impl Group {
     fn proceed(&mut self, reconciler: Reconciler, next: Next, store: &dyn Store) -> Option<Vec<u8>> {
         match next {
             Next::Offer(hashes) => {
-                self.recon = Recon::Offering { reconciler, sent: HashSet::new(), rest: hashes.into() };
+                self.recon = Recon::Offering {
+                    reconciler,
+                    sent: HashSet::new(),
+                    rest: hashes.into(),
+                };
                 // Nothing to offer after all when the bytes of every envelope are gone.
                 if let Recon::Offering { rest, .. } = &mut self.recon {
                     rest.retain(|hash| store.envelope(self.id, hash).is_some());
@@ -409,7 +438,9 @@ impl Group {
 
     /// SUB or RECON was refused in a way that passes: it is repeated after a wait.
     pub(super) fn wait(&mut self, refusal: Option<&Refusal>, was_recon: bool, now: Instant) {
-        let asked = refusal.map(|refusal| refusal.retry_after_s).filter(|seconds| *seconds > 0);
+        let asked = refusal
+            .map(|refusal| refusal.retry_after_s)
+            .filter(|seconds| *seconds > 0);
         self.hold_until = Some(now + self.backoff.next(asked));
         if was_recon {
             self.recon_in_flight = false;
@@ -438,7 +469,11 @@ impl Group {
     /// The connection is gone: what was going on starts over on the next one.
     pub(super) fn disconnected(&mut self) {
         let wanted = !self.waiters.is_empty() || self.paging.is_some();
-        self.sub = if self.queue.is_some() { Sub::Wanted } else { Sub::Off };
+        self.sub = if self.queue.is_some() {
+            Sub::Wanted
+        } else {
+            Sub::Off
+        };
         self.recon = if wanted { Recon::Wanted } else { Recon::Idle };
         (self.barrier_wanted, self.recon_in_flight, self.recon_again) = (false, false, false);
         self.paging = None;

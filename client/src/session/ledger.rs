@@ -67,7 +67,12 @@ pub(super) struct Ledger {
 impl Ledger {
     /// A frame of this kind was sent.
     pub(super) fn push(&mut self, due: Due) {
-        let beats = self.due.iter().rev().take_while(|due| matches!(due, Due::Beat)).count();
+        let beats = self
+            .due
+            .iter()
+            .rev()
+            .take_while(|due| matches!(due, Due::Beat))
+            .count();
         if matches!(due, Due::Beat) && beats >= BEATS_MAX {
             return;
         }
@@ -86,8 +91,15 @@ impl Ledger {
 
     /// A positive answer came; `hit` tells which request it can answer.
     pub(super) fn settle(&mut self, hit: impl Fn(&Due) -> bool) -> Settled {
-        let Some(at) = self.due.iter().position(hit) else { return Settled::Unsolicited };
-        let skipped = self.due.iter().take(at).filter(|due| !matches!(due, Due::Beat)).count();
+        let Some(at) = self.due.iter().position(hit) else {
+            return Settled::Unsolicited;
+        };
+        let skipped = self
+            .due
+            .iter()
+            .take(at)
+            .filter(|due| !matches!(due, Due::Beat))
+            .count();
         if skipped > self.suspicions.len() {
             return Settled::Unsolicited;
         }
@@ -141,7 +153,11 @@ mod tests {
     use drover_wire::error::Code;
 
     fn refusal(code: Code) -> Refusal {
-        Refusal { code, retry_after_s: 0, detail: Default::default() }
+        Refusal {
+            code,
+            retry_after_s: 0,
+            detail: Default::default(),
+        }
     }
 
     fn ledger(dues: impl IntoIterator<Item = Due>) -> Ledger {
@@ -159,14 +175,23 @@ mod tests {
         let mut ledger = ledger([Due::Write(1), Due::Write(2)]);
         assert!(matches!(ledger.settle(is(2)), Settled::Unsolicited));
         assert!(matches!(ledger.settle(is(1)), Settled::Hit(Due::Write(1), refused) if refused.is_empty()));
-        assert!(matches!(ledger.refuse(&refusal(Code::HashMismatch)), Refused::Request(Due::Write(2))));
-        assert!(matches!(ledger.refuse(&refusal(Code::RateLimited)), Refused::Nobody));
+        assert!(matches!(
+            ledger.refuse(&refusal(Code::HashMismatch)),
+            Refused::Request(Due::Write(2))
+        ));
+        assert!(matches!(
+            ledger.refuse(&refusal(Code::RateLimited)),
+            Refused::Nobody
+        ));
     }
 
     #[test]
     fn a_beat_that_was_accepted_does_not_hide_a_refused_write() {
         let mut ledger = ledger([Due::Beat, Due::Write(1), Due::Fence]);
-        assert!(matches!(ledger.refuse(&refusal(Code::RateLimited)), Refused::Beat { fence: true }));
+        assert!(matches!(
+            ledger.refuse(&refusal(Code::RateLimited)),
+            Refused::Beat { fence: true }
+        ));
         let Settled::Hit(Due::Fence, refused) = ledger.settle(|due| matches!(due, Due::Fence)) else {
             panic!("the fence is answered")
         };
@@ -185,7 +210,10 @@ mod tests {
     #[test]
     fn a_code_no_beat_can_cause_belongs_to_the_write() {
         let mut ledger = ledger([Due::Beat, Due::Write(1)]);
-        assert!(matches!(ledger.refuse(&refusal(Code::GroupFrozen)), Refused::Request(Due::Write(1))));
+        assert!(matches!(
+            ledger.refuse(&refusal(Code::GroupFrozen)),
+            Refused::Request(Due::Write(1))
+        ));
     }
 
     #[test]

@@ -107,10 +107,25 @@ pub(super) struct Outbox {
 
 impl Outbox {
     /// Takes a write.
-    pub(super) fn push(&mut self, group: GroupId, what: What, frame: Bytes, done: Done, permits: Vec<OwnedSemaphorePermit>) {
+    pub(super) fn push(
+        &mut self,
+        group: GroupId,
+        what: What,
+        frame: Bytes,
+        done: Done,
+        permits: Vec<OwnedSemaphorePermit>,
+    ) {
         let id = self.next_id;
         self.next_id += 1;
-        self.writes.push_back(Write { id, group, what, frame, in_flight: false, done, _permits: permits });
+        self.writes.push_back(Write {
+            id,
+            group,
+            what,
+            frame,
+            in_flight: false,
+            done,
+            _permits: permits,
+        });
     }
 
     /// The next write to send now, if the window and the relay's wishes allow one.
@@ -131,7 +146,8 @@ impl Outbox {
 
     /// When sending may resume, if something waits for it.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.hold_until.filter(|_| self.writes.iter().any(|write| !write.in_flight))
+        self.hold_until
+            .filter(|_| self.writes.iter().any(|write| !write.in_flight))
     }
 
     /// Whether an envelope more would be sent rather than wait: how offers are metered.
@@ -203,17 +219,29 @@ mod tests {
         let mut outbox = Outbox::default();
         for size in sizes {
             let message = Bytes::from(vec![0; size]);
-            outbox.push(GroupId([0; 32]), What::Handshake(message.clone()), message, Done::Offer, vec![]);
+            outbox.push(
+                GroupId([0; 32]),
+                What::Handshake(message.clone()),
+                message,
+                Done::Offer,
+                vec![],
+            );
         }
         outbox
     }
 
     fn drain(outbox: &mut Outbox, now: Instant) -> Vec<u64> {
-        std::iter::from_fn(|| outbox.next(now)).map(|(id, _)| id).collect()
+        std::iter::from_fn(|| outbox.next(now))
+            .map(|(id, _)| id)
+            .collect()
     }
 
     fn limited(retry_after_s: u32) -> Refusal {
-        Refusal { code: Code::RateLimited, retry_after_s, detail: Default::default() }
+        Refusal {
+            code: Code::RateLimited,
+            retry_after_s,
+            detail: Default::default(),
+        }
     }
 
     #[test]
@@ -249,12 +277,23 @@ mod tests {
 
     #[test]
     fn refusals_are_judged_by_class() {
-        let of = |code| reaction(&Refusal { code, retry_after_s: 0, detail: Default::default() });
+        let of = |code| {
+            reaction(&Refusal {
+                code,
+                retry_after_s: 0,
+                detail: Default::default(),
+            })
+        };
         assert_eq!(of(Code::Backpressure), Reaction::Again);
         assert_eq!(of(Code::RateLimited), Reaction::Again);
         assert_eq!(of(Code::GroupIngressLimited), Reaction::Again);
         assert_eq!(of(Code::GroupUnknown), Reaction::NameGroup);
-        for code in [Code::LogBudgetExhausted, Code::HashMismatch, Code::GroupFrozen, Code::ServiceReadOnly] {
+        for code in [
+            Code::LogBudgetExhausted,
+            Code::HashMismatch,
+            Code::GroupFrozen,
+            Code::ServiceReadOnly,
+        ] {
             assert_eq!(of(code), Reaction::Fail, "{code:?}");
         }
     }

@@ -32,7 +32,14 @@ impl Rig {
     fn new(relay: &mut Model, peer: u64) -> Self {
         let store = Arc::new(MemoryStore::new());
         let session = Session::new(store.clone(), vec![G], Arc::new(Notify::new()));
-        let mut rig = Self { session, store, peer, now: Instant::now(), inbox: VecDeque::new(), left: None };
+        let mut rig = Self {
+            session,
+            store,
+            peer,
+            now: Instant::now(),
+            inbox: VecDeque::new(),
+            left: None,
+        };
         rig.connect(relay);
         rig
     }
@@ -58,7 +65,10 @@ impl Rig {
     }
 
     fn subscribe(&mut self) -> Subscription {
-        Subscription { group: G, queue: self.session.subscribe(G, 0).expect("first") }
+        Subscription {
+            group: G,
+            queue: self.session.subscribe(G, 0).expect("first"),
+        }
     }
 }
 
@@ -142,7 +152,10 @@ fn writes_are_acknowledged_and_held() {
     let mut answers: Vec<_> = (0..200).map(|n| rig.send(G, &ct(n))).collect();
     settle(&mut relay, &mut [&mut rig]);
     for (n, answer) in answers.iter_mut().enumerate() {
-        assert_eq!(answer.try_recv().expect("answered").expect("accepted").seq, n as u64 + 1);
+        assert_eq!(
+            answer.try_recv().expect("answered").expect("accepted").seq,
+            n as u64 + 1
+        );
     }
     assert_eq!(rig.store.items(G).len(), 200);
 }
@@ -163,7 +176,10 @@ fn what_was_not_acknowledged_is_sent_again_verbatim() {
     settle(&mut relay, &mut [&mut rig]);
     assert_eq!(relay.received[..5], first[..]);
     for (n, answer) in answers.iter_mut().enumerate() {
-        assert_eq!(answer.try_recv().expect("answered").expect("accepted").seq, n as u64 + 1);
+        assert_eq!(
+            answer.try_recv().expect("answered").expect("accepted").seq,
+            n as u64 + 1
+        );
     }
     assert_eq!(relay.logs[&G].envelopes.len(), 10);
 }
@@ -172,21 +188,29 @@ fn what_was_not_acknowledged_is_sent_again_verbatim() {
 fn a_quota_or_retry_refusal_costs_time_and_no_envelope() {
     let mut relay = Model::default();
     let mut rig = Rig::new(&mut relay, 1);
-    relay.refuse_sends.extend([limited(60), limited(60), WireRefusal::plain(Code::Backpressure)]);
+    relay
+        .refuse_sends
+        .extend([limited(60), limited(60), WireRefusal::plain(Code::Backpressure)]);
     let mut answers: Vec<_> = (0..5).map(|n| rig.send(G, &ct(n))).collect();
     settle(&mut relay, &mut [&mut rig]);
     assert_eq!(relay.logs[&G].envelopes.len(), 2);
     rig.now = rig.session.deadline().expect("a wait");
     settle(&mut relay, &mut [&mut rig]);
     assert_eq!(relay.logs[&G].envelopes.len(), 5);
-    assert!(answers.iter_mut().all(|answer| answer.try_recv().is_ok_and(|a| a.is_ok())));
+    assert!(
+        answers
+            .iter_mut()
+            .all(|answer| answer.try_recv().is_ok_and(|a| a.is_ok()))
+    );
 }
 
 #[test]
 fn a_final_refusal_reaches_its_own_caller_only() {
     let mut relay = Model::default();
     let mut rig = Rig::new(&mut relay, 1);
-    relay.refuse_sends.push_back(WireRefusal::plain(Code::GroupFrozen));
+    relay
+        .refuse_sends
+        .push_back(WireRefusal::plain(Code::GroupFrozen));
     let (mut first, mut second) = (rig.send(G, b"a"), rig.send(G, b"b"));
     settle(&mut relay, &mut [&mut rig]);
     let error = first.try_recv().expect("answered").expect_err("refused");
@@ -245,6 +269,45 @@ fn a_downgrade_is_reconciled() {
     assert_eq!(hashes(&events).len(), 8);
 }
 
+/// A range that is settled is not looked at again in the same reconciliation, so what is skipped meanwhile needs another.
+#[test]
+fn a_downgrade_during_a_reconciliation_is_reconciled_after_it() {
+    let mut relay = Model::default();
+    let mut rig = Rig::new(&mut relay, 1);
+    relay.fill(G, 100);
+    for (seq, _, encoded) in relay.logs[&G]
+        .envelopes
+        .iter()
+        .filter(|(seq, ..)| *seq < 5 || *seq > 30)
+    {
+        let envelope = SealedEnvelope::from_push(&encoded.clone().into()).expect("stored");
+        rig.store.put(envelope.with_seq(*seq)).expect("memory");
+    }
+    let _subscription = rig.subscribe();
+    let mut rounds = 0;
+    let second = loop {
+        let message = rig.session.poll_transmit(rig.now).expect("goes on");
+        rounds += u32::from(Frame::decode(&message).expect("own").tag() == 9);
+        if rounds == 2 {
+            break message;
+        }
+        deliver(relay.frame(1, &message), &mut [&mut rig]);
+        while let Some(message) = rig.inbox.pop_front() {
+            rig.session
+                .receive(&Incoming(message.into()), rig.now)
+                .expect("stays");
+        }
+    };
+    relay.skip_pushes = 1;
+    for ct in [&b"skipped"[..], b"pushed"] {
+        let (_, hash) = relay.store(G, ct);
+        deliver(relay.fan_out(G, hash, 99), &mut [&mut rig]);
+    }
+    deliver(relay.frame(1, &second), &mut [&mut rig]);
+    settle(&mut relay, &mut [&mut rig]);
+    assert_eq!(rig.store.len(G), 102);
+}
+
 #[test]
 fn a_reconnect_resumes_and_repeats_nothing() {
     let mut relay = Model::default();
@@ -273,7 +336,10 @@ fn a_reconnect_resumes_and_repeats_nothing() {
 /// manifest.json, seq-gap-after-rollback-is-legal: the cursor is no author chain.
 #[test]
 fn gaps_in_the_cursor_are_no_alarm() {
-    let mut relay = Model { gap: 3, ..Model::default() };
+    let mut relay = Model {
+        gap: 3,
+        ..Model::default()
+    };
     let (mut writer, mut reader) = (Rig::new(&mut relay, 1), Rig::new(&mut relay, 2));
     relay.fill(G, 10);
     let mut subscription = reader.subscribe();
@@ -299,7 +365,9 @@ fn a_slow_reader_loses_nothing_but_time() {
         writer.send(G, &ct(n));
         if n % 64 == 0 {
             let (done, _) = oneshot::channel();
-            writer.session.handshake(G, ct(n).to_vec().into(), Done::Number(done), vec![]);
+            writer
+                .session
+                .handshake(G, ct(n).to_vec().into(), Done::Number(done), vec![]);
         }
     }
     let mut seen = Vec::new();
@@ -322,7 +390,10 @@ fn reading_pauses_for_a_full_reader_only_for_a_moment() {
     let mut relay = Model::default();
     let mut rig = Rig::new(&mut relay, 1);
     let subscription = rig.subscribe();
-    while subscription.queue.push(Event::Live { epoch: 0, ct: Bytes::from_static(b"x") }) {}
+    while subscription.queue.push(Event::Live {
+        epoch: 0,
+        ct: Bytes::from_static(b"x"),
+    }) {}
     let until = rig.session.pause_until(rig.now).expect("full");
     assert!(until <= rig.now + Duration::from_secs(1));
     assert_eq!(rig.session.pause_until(until), None);
@@ -350,7 +421,10 @@ fn an_unknown_group_is_named_once() {
 
     let mut answer = rig.send(OTHER, b"second");
     settle(&mut relay, &mut [&mut rig]);
-    assert!(answer.try_recv().expect("answered").is_err(), "named in this connection already");
+    assert!(
+        answer.try_recv().expect("answered").is_err(),
+        "named in this connection already"
+    );
 }
 
 #[test]
@@ -363,7 +437,8 @@ fn own_handshakes_come_in_order_among_the_others() {
     for n in 0..10 {
         for rig in [&mut a, &mut b] {
             let (done, number) = oneshot::channel();
-            rig.session.handshake(G, vec![n, rig.peer as u8].into(), Done::Number(done), vec![]);
+            rig.session
+                .handshake(G, vec![n, rig.peer as u8].into(), Done::Number(done), vec![]);
             numbers.push(number);
         }
     }
@@ -371,7 +446,10 @@ fn own_handshakes_come_in_order_among_the_others() {
     let expected: Vec<_> = (0..20).collect();
     assert_eq!(commits(&events(&mut of_a)), expected);
     assert_eq!(commits(&events(&mut of_b)), expected);
-    let got: BTreeSet<_> = numbers.iter_mut().map(|n| n.try_recv().expect("answered").expect("accepted")).collect();
+    let got: BTreeSet<_> = numbers
+        .iter_mut()
+        .map(|n| n.try_recv().expect("answered").expect("accepted"))
+        .collect();
     assert_eq!(got.len(), 20);
 }
 
@@ -400,11 +478,16 @@ fn a_refused_beat_is_not_taken_for_a_refused_write() {
 fn a_relay_without_live_is_not_bothered_again() {
     let mut relay = Model::default();
     let mut rig = Rig::new(&mut relay, 1);
-    relay.refuse_lives.push_back(WireRefusal::plain(Code::ProtocolUnsupported));
+    relay
+        .refuse_lives
+        .push_back(WireRefusal::plain(Code::ProtocolUnsupported));
     rig.session.live(G, 1, b"beat", rig.now).expect("online");
     settle(&mut relay, &mut [&mut rig]);
     let later = rig.now + Duration::from_secs(86_400);
-    assert_eq!(rig.session.live(G, 1, b"beat", later).expect_err("off").code(), Some(Code::ProtocolUnsupported));
+    assert_eq!(
+        rig.session.live(G, 1, b"beat", later).expect_err("off").code(),
+        Some(Code::ProtocolUnsupported)
+    );
 }
 
 #[test]
@@ -428,14 +511,23 @@ fn reconciliation_offers_what_the_relay_lacks() {
 /// 03, decision 5.
 #[test]
 fn a_reconciliation_that_does_not_end_falls_back_to_reading_the_log() {
-    let mut relay = Model { recon_never_ends: true, ..Model::default() };
+    let mut relay = Model {
+        recon_never_ends: true,
+        ..Model::default()
+    };
     let mut rig = Rig::new(&mut relay, 1);
     relay.fill(G, 700);
     let (done, mut answer) = oneshot::channel();
     rig.session.reconcile(G, done);
     let tags = settle(&mut relay, &mut [&mut rig]);
     assert_eq!(tags.iter().filter(|tag| **tag == 9).count(), 64);
-    assert!(answer.try_recv().expect("answered").expect("read through").fell_back);
+    assert!(
+        answer
+            .try_recv()
+            .expect("answered")
+            .expect("read through")
+            .fell_back
+    );
     assert_eq!(rig.store.len(G), 700);
 }
 
@@ -446,12 +538,21 @@ fn a_refused_subscription_ends_with_the_refusal() {
     let mut subscription = rig.subscribe();
     let message = rig.session.poll_transmit(rig.now).expect("SUB");
     assert_eq!(Frame::decode(&message).expect("own").tag(), 7);
-    let refusal = bytes(&Frame::Error { code: Code::WriterNotInAccessSet, retry_after_s: 0, detail: b"" });
-    rig.session.receive(&Incoming(refusal.into()), rig.now).expect("stays");
+    let refusal = bytes(&Frame::Error {
+        code: Code::WriterNotInAccessSet,
+        retry_after_s: 0,
+        detail: b"",
+    });
+    rig.session
+        .receive(&Incoming(refusal.into()), rig.now)
+        .expect("stays");
     assert!(events(&mut subscription).is_empty());
     let next = std::pin::pin!(subscription.next());
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    assert!(matches!(next.poll(&mut context), std::task::Poll::Ready(Err(Error::Refused(_)))));
+    assert!(matches!(
+        next.poll(&mut context),
+        std::task::Poll::Ready(Err(Error::Refused(_)))
+    ));
 }
 
 /// 02 §8: a store that fails within a replay says so and stays subscribed; the replay has to be asked for again.
@@ -464,10 +565,19 @@ fn a_replay_that_failed_is_repeated() {
     let _sub = rig.session.poll_transmit(rig.now).expect("SUB");
     let barrier = rig.session.poll_transmit(rig.now).expect("barrier");
     for message in [
-        bytes(&Frame::SubAck { group: G, head_seq: 5 }),
-        bytes(&Frame::Error { code: Code::Backpressure, retry_after_s: 1, detail: b"" }),
+        bytes(&Frame::SubAck {
+            group: G,
+            head_seq: 5,
+        }),
+        bytes(&Frame::Error {
+            code: Code::Backpressure,
+            retry_after_s: 1,
+            detail: b"",
+        }),
     ] {
-        rig.session.receive(&Incoming(message.into()), rig.now).expect("stays");
+        rig.session
+            .receive(&Incoming(message.into()), rig.now)
+            .expect("stays");
     }
     deliver(relay.frame(1, &barrier), &mut [&mut rig]);
     settle(&mut relay, &mut [&mut rig]);
@@ -483,8 +593,14 @@ fn an_announced_restart_tells_when_to_come_back() {
     let mut rig = Rig::new(&mut relay, 1);
     let mut answer = rig.send(G, b"x");
     rig.session.poll_transmit(rig.now).expect("SEND");
-    let failover = bytes(&Frame::Error { code: Code::Failover, retry_after_s: 3, detail: b"" });
-    rig.session.receive(&Incoming(failover.into()), rig.now).expect("about the connection");
+    let failover = bytes(&Frame::Error {
+        code: Code::Failover,
+        retry_after_s: 3,
+        detail: b"",
+    });
+    rig.session
+        .receive(&Incoming(failover.into()), rig.now)
+        .expect("about the connection");
     assert_eq!(rig.session.disconnected(), Some(3));
     assert!(answer.try_recv().is_err(), "not given up");
     rig.connect(&mut relay);
@@ -495,7 +611,10 @@ fn an_announced_restart_tells_when_to_come_back() {
 /// Version 3 has no request that is always answered, so reconciliation stands in for the barrier.
 #[test]
 fn an_older_relay_is_reconciled_instead() {
-    let mut relay = Model { version: 3, ..Model::default() };
+    let mut relay = Model {
+        version: 3,
+        ..Model::default()
+    };
     let mut rig = Rig::new(&mut relay, 1);
     relay.fill(G, 300);
     let mut subscription = rig.subscribe();
@@ -514,7 +633,11 @@ fn an_older_relay_is_reconciled_instead() {
 fn whatever_happens_everyone_ends_up_with_everything() {
     for seed in 0..150 {
         let mut random = Random(seed);
-        let mut relay = Model { batch: 1 + random.below(40), gap: random.below(3) as u64, ..Model::default() };
+        let mut relay = Model {
+            batch: 1 + random.below(40),
+            gap: random.below(3) as u64,
+            ..Model::default()
+        };
         let mut rigs: Vec<_> = (1..=3).map(|peer| Rig::new(&mut relay, peer)).collect();
         let mut subscriptions: Vec<_> = rigs.iter_mut().map(Rig::subscribe).collect();
         let mut seen: Vec<Vec<Event>> = vec![Vec::new(); 3];
@@ -527,7 +650,8 @@ fn whatever_happens_everyone_ends_up_with_everything() {
                 0..=3 => answers.push(rig.send(G, &ct(step))),
                 4 => {
                     let (done, _) = oneshot::channel();
-                    rig.session.handshake(G, ct(step).to_vec().into(), Done::Number(done), vec![]);
+                    rig.session
+                        .handshake(G, ct(step).to_vec().into(), Done::Number(done), vec![]);
                     commits_sent += 1;
                 }
                 5 => {
@@ -575,14 +699,31 @@ fn whatever_happens_everyone_ends_up_with_everything() {
             }
         }
         for answer in &mut answers {
-            assert!(answer.try_recv().is_ok_and(|answer| answer.is_ok()), "seed {seed}: a write was lost");
+            assert!(
+                answer.try_recv().is_ok_and(|answer| answer.is_ok()),
+                "seed {seed}: a write was lost"
+            );
         }
         let log = &relay.logs[&G];
         for (rig, seen) in rigs.iter().zip(&seen) {
-            assert_eq!(rig.store.len(G), log.envelopes.len(), "seed {seed} peer {}", rig.peer);
+            assert_eq!(
+                rig.store.len(G),
+                log.envelopes.len(),
+                "seed {seed} peer {}",
+                rig.peer
+            );
             let hashes = hashes(seen);
-            assert_eq!(hashes.len(), hashes.iter().collect::<BTreeSet<_>>().len(), "seed {seed}: one twice");
-            assert_eq!(commits(seen), (0..commits_sent).collect::<Vec<_>>(), "seed {seed} peer {}", rig.peer);
+            assert_eq!(
+                hashes.len(),
+                hashes.iter().collect::<BTreeSet<_>>().len(),
+                "seed {seed}: one twice"
+            );
+            assert_eq!(
+                commits(seen),
+                (0..commits_sent).collect::<Vec<_>>(),
+                "seed {seed} peer {}",
+                rig.peer
+            );
         }
     }
 }
@@ -591,7 +732,10 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % bound.max(1)
     }
 }

@@ -90,8 +90,16 @@ impl Model {
 
     /// Stores an envelope without telling anyone.
     pub fn store(&mut self, group: GroupId, ct: &[u8]) -> (u64, Hash) {
-        let mut envelope =
-            Envelope { v: 1, enc: 1, group, epoch: 1, seq: 0, ts_ms: 0, hash: Hash([0; 32]), ct };
+        let mut envelope = Envelope {
+            v: 1,
+            enc: 1,
+            group,
+            epoch: 1,
+            seq: 0,
+            ts_ms: 0,
+            hash: Hash([0; 32]),
+            ct,
+        };
         envelope.hash = envelope.content_hash();
         self.accept(envelope)
     }
@@ -119,7 +127,13 @@ impl Model {
 
     /// Pushes a stored envelope to everyone subscribed but `writer`.
     pub fn fan_out(&mut self, group: GroupId, hash: Hash, writer: u64) -> Out {
-        let envelope = self.logs[&group].envelopes.iter().find(|(_, h, _)| *h == hash).unwrap().2.clone();
+        let envelope = self.logs[&group]
+            .envelopes
+            .iter()
+            .find(|(_, h, _)| *h == hash)
+            .unwrap()
+            .2
+            .clone();
         let mut out = Out::new();
         for (id, peer) in &mut self.peers {
             if *id == writer || !peer.subscribed.contains(&group) {
@@ -169,7 +183,10 @@ impl Model {
                     return vec![(peer, error(refusal))];
                 }
                 let envelope = Envelope::decode(envelope).unwrap();
-                assert_eq!((envelope.seq, envelope.ts_ms, envelope.content_hash()), (0, 0, envelope.hash));
+                assert_eq!(
+                    (envelope.seq, envelope.ts_ms, envelope.content_hash()),
+                    (0, 0, envelope.hash)
+                );
                 let known = self.logs[&envelope.group].envelopes.len();
                 let (seq, hash) = self.accept(envelope);
                 if self.logs[&envelope.group].envelopes.len() > known {
@@ -184,7 +201,10 @@ impl Model {
                 let delivery = bytes(&Frame::Handshake { group, seq, message });
                 if known.is_none() {
                     log.handshakes.push(message.to_vec());
-                    let others = self.peers.iter().filter(|(id, p)| **id != peer && p.subscribed.contains(&group));
+                    let others = self
+                        .peers
+                        .iter()
+                        .filter(|(id, p)| **id != peer && p.subscribed.contains(&group));
                     out.extend(others.map(|(id, _)| (*id, delivery.clone())));
                 }
                 out.push((peer, delivery));
@@ -192,11 +212,28 @@ impl Model {
             Frame::Sub { group, from_seq } => {
                 let log = &self.logs[&group];
                 let head = log.envelopes.last().map_or(0, |(seq, ..)| *seq);
-                out.push((peer, bytes(&Frame::SubAck { group, head_seq: head.max(from_seq) })));
+                out.push((
+                    peer,
+                    bytes(&Frame::SubAck {
+                        group,
+                        head_seq: head.max(from_seq),
+                    }),
+                ));
                 for (seq, message) in log.handshakes.iter().enumerate() {
-                    out.push((peer, bytes(&Frame::Handshake { group, seq: seq as u64, message })));
+                    out.push((
+                        peer,
+                        bytes(&Frame::Handshake {
+                            group,
+                            seq: seq as u64,
+                            message,
+                        }),
+                    ));
                 }
-                let replay = log.envelopes.iter().filter(|(seq, ..)| *seq >= from_seq).take(self.batch);
+                let replay = log
+                    .envelopes
+                    .iter()
+                    .filter(|(seq, ..)| *seq >= from_seq)
+                    .take(self.batch);
                 out.extend(replay.map(|(.., envelope)| (peer, bytes(&Frame::Push { envelope }))));
                 self.peers.get_mut(&peer).unwrap().subscribed.insert(group);
             }
@@ -204,35 +241,59 @@ impl Model {
                 let log = &self.logs[&group];
                 let mut held: Vec<_> = log.envelopes.iter().collect();
                 held.sort_by_key(|(seq, hash, _)| recon::item(*seq, hash));
-                let items: Vec<_> = held.iter().map(|(seq, hash, _)| recon::item(*seq, hash)).collect();
+                let items: Vec<_> = held
+                    .iter()
+                    .map(|(seq, hash, _)| recon::item(*seq, hash))
+                    .collect();
                 let incoming = recon::decode(payload).unwrap();
                 let mut answer = recon::answer(&items, &incoming);
                 let owed = std::mem::take(&mut answer.owed);
                 let batch = if self.recon_never_ends { 0 } else { self.batch };
                 let (sent, unsent) = owed.split_at(owed.len().min(batch));
                 for at in sent {
-                    out.push((peer, bytes(&Frame::Push { envelope: &held[*at as usize].2 })));
+                    out.push((
+                        peer,
+                        bytes(&Frame::Push {
+                            envelope: &held[*at as usize].2,
+                        }),
+                    ));
                 }
                 recon::reopen(&mut answer, &items, &incoming, unsent);
                 let mut payload = Vec::new();
                 recon::encode(&answer.ranges, &mut payload);
-                out.push((peer, bytes(&Frame::Recon { group, payload: &payload })));
+                out.push((
+                    peer,
+                    bytes(&Frame::Recon {
+                        group,
+                        payload: &payload,
+                    }),
+                ));
             }
             Frame::Live { group, epoch, ct } => {
                 if let Some(refusal) = self.refuse_lives.pop_front() {
                     return vec![(peer, error(refusal))];
                 }
                 let beat = bytes(&Frame::Live { group, epoch, ct });
-                let others = self.peers.iter().filter(|(id, p)| **id != peer && p.subscribed.contains(&group));
+                let others = self
+                    .peers
+                    .iter()
+                    .filter(|(id, p)| **id != peer && p.subscribed.contains(&group));
                 out.extend(others.map(|(id, _)| (*id, beat.clone())));
             }
             Frame::Wake(Wake::Query) => {
-                let answer = Wake::Capability { enabled: false, register_url: "" };
+                let answer = Wake::Capability {
+                    enabled: false,
+                    register_url: "",
+                };
                 out.push((peer, bytes(&Frame::Wake(answer))));
             }
             Frame::Access { body: b"" } => {
                 let head = self.head.as_ref().map(|set| (set.version, set.digest()));
-                let body = AccessState { salt: self.salt, head }.encode();
+                let body = AccessState {
+                    salt: self.salt,
+                    head,
+                }
+                .encode();
                 out.push((peer, bytes(&Frame::Access { body: &body })));
             }
             Frame::Access { body } => {
