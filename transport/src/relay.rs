@@ -19,7 +19,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A relay whose port is bound and that serves nobody yet: connections wait in the kernel.
 pub struct Bound {
@@ -119,7 +119,7 @@ impl Relay {
     /// (13 §f.2). Returns when all shards have ended, at the latest shortly after `deadline`.
     pub fn drain(mut self, deadline: Duration) {
         self.stop
-            .set_deadline(clock::now().mono_ms + deadline.as_millis() as u64);
+            .set_deadline(clock::mono_ms(Instant::now()) + deadline.as_millis() as u64);
         self.end(|| Letter::Drain);
     }
 
@@ -189,7 +189,14 @@ impl Bound {
                 );
                 let mailbox = shared.doors[index].clone();
                 let request_ms = config.engine.handshake_timeout_ms;
-                let world = World::new(driver, index, request_ms, metrics, shared, clock::now());
+                let world = World::new(
+                    driver,
+                    index,
+                    request_ms,
+                    metrics,
+                    shared,
+                    clock::now(Instant::now()),
+                );
                 let parts = Parts {
                     shard,
                     mailbox,
