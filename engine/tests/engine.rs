@@ -6,5 +6,7 @@
 mod world;
 
 mod cases {
+    mod admission;
     mod flows;
+    mod states;
 }
