@@ -160,6 +160,8 @@ pub(crate) struct Judging {
     pub(crate) candidates: VecDeque<RealmId>,
     /// What the first candidate said, if it did not admit.
     pub(crate) first: Option<(RealmId, crate::shard::Verdict)>,
+    /// Whether one of those asked could not say.
+    pub(crate) is_unsure: bool,
     /// The realm that admitted, and by which entry: the first of the two reads.
     pub(crate) chosen: Option<(RealmId, EntryHash)>,
     /// Whether unknown groups have been claimed.

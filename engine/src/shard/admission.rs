@@ -7,7 +7,7 @@ use crate::event::ConnId;
 use crate::limits::{GROUPS_PER_CONNECTION, GROUPS_PER_WORKSPACE};
 use crate::message;
 use crate::realm::Admission;
-use crate::session::{Judging, State};
+use crate::session::{Judging, State, Waiting};
 use drover_storage::control::{DirectoryKey, DirectoryKind};
 use drover_storage::{RealmId, StoreError};
 use drover_wire::access::verify;
@@ -96,6 +96,7 @@ impl Shard {
                 device,
                 candidates: candidates.into(),
                 first: None,
+                is_unsure: false,
                 chosen: None,
                 claimed: false,
             }));
@@ -139,9 +140,11 @@ impl Shard {
             return;
         }
         // Nobody admits: the first candidate decides how that is said (05 §6.2 b, f).
+        // Unless one of them could not be asked: it might have admitted.
+        let is_unsure = judging.is_unsure;
         match judging.first.take() {
+            _ if is_unsure => self.refuse_auth(conn, Code::Backpressure, fx),
             Some((realm, Verdict::Judged(Admission::Founding, entry))) => self.choose(conn, realm, entry, fx),
-            Some((_, Verdict::StoreDown)) => self.refuse_auth(conn, Code::Backpressure, fx),
             _ => self.refuse_auth(conn, Code::WriterNotInAccessSet, fx),
         }
     }
@@ -155,6 +158,7 @@ impl Shard {
                 self.choose(conn, realm, entry, fx)
             }
             _ => {
+                judging.is_unsure |= verdict == Verdict::StoreDown;
                 if judging.first.is_none() {
                     judging.first = Some((realm, verdict));
                 }
@@ -293,6 +297,12 @@ impl Shard {
             min_enc: u8::from(config.min_enc_mls),
         };
         self.reply(conn, message::frame(&ack), fx);
+        if self
+            .session(conn)
+            .is_some_and(|s| matches!(s.waiting, Waiting::Parked(_)))
+        {
+            self.retry.push(conn); // it came while AUTH was judged
+        }
         self.update_flow(conn, fx);
     }
 }

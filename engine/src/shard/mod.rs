@@ -279,6 +279,12 @@ impl Shard {
         session.active_ms = now.mono_ms;
         session.probe_ms = None;
         session.charged = false;
+        if session.state == State::Judging {
+            // It moved here and its AUTH is still being judged: handled once that is done.
+            session.waiting = Waiting::Parked(message);
+            session.paused = true;
+            return Flow::Pause;
+        }
         self.dispatch(conn, message, fx);
         if !self.retry.is_empty() {
             self.settle(fx);
