@@ -47,6 +47,11 @@ impl ConfigError {
     }
 }
 
+/// Whether these bytes are the name of a setting.
+pub(crate) fn is_setting(name: &[u8]) -> bool {
+    TABLE.iter().any(|row| row.name.as_bytes() == name)
+}
+
 /// Where a value came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {

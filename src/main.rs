@@ -5,10 +5,24 @@
 //! | [`cli`] | the words after `drover`, and exit codes |
 //! | [`config`] | what the operator chose |
 //! | [`logging`] | log lines and what they never say |
+//! | [`serve`] | starting and stopping |
+//! | [`running`] | the relay while it runs, as the operator's surface sees it |
+//! | [`private`] | the private listener: readiness, metrics, operator routes |
+//! | [`private_client`] | its other end, for the commands that ask a running relay |
+//! | [`operator_key`] | the file that lets them |
+//! | [`workspace`] | minting workspaces, and the banner |
+//! | [`digest`] | what this build calls itself |
 
 mod cli;
 mod config;
+mod digest;
 mod logging;
+mod operator_key;
+mod private;
+mod private_client;
+mod running;
+mod serve;
+mod workspace;
 
 use mimalloc::MiMalloc;
 
@@ -16,5 +30,6 @@ use mimalloc::MiMalloc;
 static GLOBAL: MiMalloc = MiMalloc;
 
 fn main() -> std::process::ExitCode {
-    cli::main(std::env::args_os().collect())
+    let args: Vec<_> = std::env::args_os().collect();
+    cli::main(&args)
 }

@@ -4,6 +4,7 @@
 //! Works on bytes, since every pattern is ASCII: text in other scripts is never cut, and a line that is not UTF-8 is
 //! still written.
 
+use crate::config::is_setting;
 use std::ops::Range;
 
 const MARKER: &[u8] = b"[redacted]";
@@ -205,13 +206,16 @@ fn skip_quote(line: &[u8], at: usize) -> (Option<u8>, usize) {
     }
 }
 
-/// Pattern 4: long runs of characters that keys are written in, with at least one digit or capital.
+/// Pattern 4: long runs of characters that keys are written in, with at least one digit or capital. The name of a
+/// setting is one too, and no secret.
 fn key_runs(line: &[u8]) -> Vec<Hit> {
     let key = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/' | b'=' | b'-' | b'_');
     let mut hits = Vec::new();
     let mut at = 0;
     for run in line.split(|b| !key(b)) {
-        if run.len() >= RUN_BYTES_MIN && run.iter().any(|b| b.is_ascii_digit() || b.is_ascii_uppercase()) {
+        let is_key =
+            run.len() >= RUN_BYTES_MIN && run.iter().any(|b| b.is_ascii_digit() || b.is_ascii_uppercase());
+        if is_key && !is_setting(run) {
             hits.extend(Hit::of(at..at + run.len()));
         }
         at += run.len() + 1;
@@ -281,6 +285,7 @@ mod tests {
             "averyveryverylongwordwithoutanything",
             r#"{"timestamp":"2026-01-02T03:04:05.678901Z","level":"INFO","fields":{"message":"wealdrelay listening"},"target":"drover::boot"}"#,
             "the token was refused",
+            "WEALD_RELAY_TRUSTED_PROXY_HOPS is 0",
             "sessions: 5, handles: 3",
             "https://relay.example/path",
         ] {
