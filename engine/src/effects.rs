@@ -38,10 +38,20 @@ pub enum CloseReason {
 pub enum StoreRequest {
     Append(AppendBatch),
     Index(StreamId),
-    Read { stream: StreamId, from: u64, records_max: usize, bytes_max: usize },
-    ReadSeqs { stream: StreamId, seqs: Vec<u64>, bytes_max: usize },
+    Read {
+        stream: StreamId,
+        from: u64,
+        records_max: usize,
+        bytes_max: usize,
+    },
+    ReadSeqs {
+        stream: StreamId,
+        seqs: Vec<u64>,
+        bytes_max: usize,
+    },
     Usage(RealmId),
     Load(RealmId),
+    Get(RealmId, Vec<u8>),
     Commit(RealmId, ControlBatch),
     Claim(RealmId, Vec<DirectoryKey>),
 }
@@ -61,19 +71,41 @@ impl Stores {
         match request {
             StoreRequest::Append(batch) => self.log.append(batch, Box::new(|r| done(StoreAnswer::Append(r)))),
             StoreRequest::Index(stream) => self.log.index(stream, Box::new(|r| done(StoreAnswer::Index(r)))),
-            StoreRequest::Read { stream, from, records_max, bytes_max } => {
-                self.log.read(stream, from, records_max, bytes_max, Box::new(|r| done(StoreAnswer::Read(r))));
+            StoreRequest::Read {
+                stream,
+                from,
+                records_max,
+                bytes_max,
+            } => {
+                self.log.read(
+                    stream,
+                    from,
+                    records_max,
+                    bytes_max,
+                    Box::new(|r| done(StoreAnswer::Read(r))),
+                );
             }
-            StoreRequest::ReadSeqs { stream, seqs, bytes_max } => {
-                self.log.read_seqs(stream, seqs, bytes_max, Box::new(|r| done(StoreAnswer::Read(r))));
+            StoreRequest::ReadSeqs {
+                stream,
+                seqs,
+                bytes_max,
+            } => {
+                self.log
+                    .read_seqs(stream, seqs, bytes_max, Box::new(|r| done(StoreAnswer::Read(r))));
             }
             StoreRequest::Usage(realm) => self.log.usage(realm, Box::new(|r| done(StoreAnswer::Usage(r)))),
             StoreRequest::Load(realm) => self.control.load(realm, Box::new(|r| done(StoreAnswer::Load(r)))),
+            StoreRequest::Get(realm, key) => {
+                self.control
+                    .get(realm, key, Box::new(|r| done(StoreAnswer::Get(r))));
+            }
             StoreRequest::Commit(realm, batch) => {
-                self.control.commit(realm, batch, Box::new(|r| done(StoreAnswer::Commit(r))));
+                self.control
+                    .commit(realm, batch, Box::new(|r| done(StoreAnswer::Commit(r))));
             }
             StoreRequest::Claim(realm, keys) => {
-                self.control.claim(realm, keys, Box::new(|r| done(StoreAnswer::Claim(r))));
+                self.control
+                    .claim(realm, keys, Box::new(|r| done(StoreAnswer::Claim(r))));
             }
         }
     }

@@ -2,10 +2,10 @@
 
 use crate::shard::{Session, ShardMessage};
 use bytes::Bytes;
+use drover_storage::RealmId;
 use drover_storage::StoreError;
 use drover_storage::control::Outcome;
 use drover_storage::log::{IndexEntry, Record};
-use drover_storage::RealmId;
 
 /// A connection on one shard: a slot and how often the slot was used before. Made by the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,6 +55,7 @@ pub enum StoreAnswer {
     Read(Result<Vec<Record>, StoreError>),
     Usage(Result<u64, StoreError>),
     Load(Result<Vec<(Vec<u8>, Bytes)>, StoreError>),
+    Get(Result<Option<Bytes>, StoreError>),
     Commit(Result<Outcome, StoreError>),
     Claim(Result<Vec<RealmId>, StoreError>),
 }

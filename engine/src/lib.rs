@@ -7,16 +7,28 @@
 //! | [`event`] | what comes in |
 //! | [`effects`] | what goes out |
 //! | [`outbox`] | one connection's bounded outbound queue |
+//! | [`code`] | one-time codes |
 //! | [`config`] | what an operator can choose |
+//! | [`bootstrap`] | minting a workspace: its genesis key and first invite |
 //! | [`directory`] | which realm owns a name, for all shards |
 //! | [`metrics`] | what a shard counts |
 
+pub mod bootstrap;
+mod budget;
+mod chain;
+pub mod code;
 pub mod config;
 pub mod directory;
 pub mod effects;
 pub mod event;
+mod group;
+mod limits;
+mod message;
 pub mod metrics;
 pub mod outbox;
+mod realm;
+mod records;
+mod session;
 pub mod shard;
 
 pub use config::Config;

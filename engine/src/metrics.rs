@@ -9,11 +9,13 @@ pub struct Counter(AtomicU64);
 impl Counter {
     /// Adds `n`. One writer, so a plain load and store is enough.
     pub fn add(&self, n: u64) {
-        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+        self.0
+            .store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
     /// Takes `n` away (gauges).
     pub fn sub(&self, n: u64) {
-        self.0.store(self.0.load(Ordering::Relaxed).wrapping_sub(n), Ordering::Relaxed);
+        self.0
+            .store(self.0.load(Ordering::Relaxed).wrapping_sub(n), Ordering::Relaxed);
     }
     /// The value.
     pub fn get(&self) -> u64 {

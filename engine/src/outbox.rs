@@ -47,7 +47,10 @@ impl Room {
     /// No room at all.
     pub const NONE: Room = Room { messages: 0, cost: 0 };
     /// The room of an empty outbox.
-    pub const ALL: Room = Room { messages: MESSAGES_MAX, cost: COST_MAX };
+    pub const ALL: Room = Room {
+        messages: MESSAGES_MAX,
+        cost: COST_MAX,
+    };
 }
 
 /// The queue.
@@ -63,7 +66,10 @@ pub struct Outbox {
 impl Outbox {
     /// What still fits. A run counts until its last byte is written.
     pub fn room(&self) -> Room {
-        Room { messages: MESSAGES_MAX.saturating_sub(self.messages), cost: COST_MAX.saturating_sub(self.cost) }
+        Room {
+            messages: MESSAGES_MAX.saturating_sub(self.messages),
+            cost: COST_MAX.saturating_sub(self.cost),
+        }
     }
 
     /// Whether nothing waits.
@@ -123,7 +129,11 @@ impl Outbox {
     /// Drops what waits, except the rest of a run that is partly written when `keep_partial` (a peer must not see
     /// half a message and then another one).
     pub fn clear(&mut self, keep_partial: bool) {
-        let first = if keep_partial && self.written > 0 { self.runs.pop_front() } else { None };
+        let first = if keep_partial && self.written > 0 {
+            self.runs.pop_front()
+        } else {
+            None
+        };
         self.runs.clear();
         self.messages = 0;
         self.cost = 0;

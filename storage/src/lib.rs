@@ -5,9 +5,16 @@
 //! | [`log`] | append-only sequenced streams: envelopes and handshakes |
 //! | [`control`] | one partition of ordered records per realm, and the relay-wide directory |
 //! | [`embedded`] | both on fjall in one folder: the default |
+//! | [`handoff`] | a bounded lock-free queue whose consumer sleeps when it is empty |
+//! | `contract` | what every implementation must do, as a test suite (feature `contract`) |
 
+#![forbid(unsafe_code)]
+
+#[cfg(feature = "contract")]
+pub mod contract;
 pub mod control;
 pub mod embedded;
+pub mod handoff;
 pub mod log;
 
 use std::fmt;

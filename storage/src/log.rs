@@ -79,7 +79,14 @@ pub trait LogStore: Send + Sync {
 
     /// Records with `from <= seq`, ascending: at most `records_max`, and no further one once `bytes_max` is reached
     /// (the first is always returned).
-    fn read(&self, stream: StreamId, from: u64, records_max: usize, bytes_max: usize, done: Done<Vec<Record>>);
+    fn read(
+        &self,
+        stream: StreamId,
+        from: u64,
+        records_max: usize,
+        bytes_max: usize,
+        done: Done<Vec<Record>>,
+    );
 
     /// The records with exactly these numbers, in the order asked; missing ones are left out. Stops like
     /// [`LogStore::read`] at `bytes_max`.

@@ -1,1 +1,55 @@
-//! Under construction.
+//! Front ends of Drover: sockets, TLS and WebSocket on one side, the engine's shards on the other
+//! (architecture.md §5). One thread per shard runs a loop; nothing on its way takes a lock or meets another thread.
+//!
+//! | Module | Story |
+//! | --- | --- |
+//! | [`relay`] | bind, start, look at, stop: what the binary uses |
+//! | [`config`] | what the binary tells it |
+//! | [`turn`], [`input`], [`write`] | the shard loop; from socket to engine; from outbox to socket |
+//! | [`world`] | the engine's effects over real sockets |
+//! | [`conn`], [`slab`], [`parcel`] | one connection, a shard's table of them, one on its way to another shard |
+//! | [`driver`], [`epoll`] | what the loop needs of the system, and epoll for it |
+//! | [`http`], [`ws`], [`tls`] | the request before the WebSocket, its frames, and TLS below, all without I/O |
+//! | [`listen`], [`admission`] | binding and accepting; how many connections there may be |
+//! | [`mailbox`], [`offload`], [`stop`] | how other threads reach a shard, what is computed elsewhere, stopping |
+//! | [`clock`], [`timers`], [`chunk`], [`metrics`] | time, deadlines, the read buffer, what is counted |
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod admission;
+mod chunk;
+mod clock;
+mod config;
+mod conn;
+mod driver;
+mod epoll;
+mod http;
+mod input;
+mod listen;
+mod mailbox;
+mod metrics;
+mod offload;
+mod parcel;
+mod relay;
+mod slab;
+mod stop;
+mod timers;
+mod tls;
+mod turn;
+mod world;
+mod write;
+mod ws;
+
+#[cfg(test)]
+mod double;
+#[cfg(test)]
+mod tests;
+
+#[cfg(test)]
+pub(crate) use double::Shard;
+#[cfg(not(test))]
+pub(crate) use drover_engine::Shard;
+
+pub use config::{BindError, RelayConfig, TURN_US_MAX, TlsError, TlsSource};
+pub use metrics::{CLOSE_REASON_LABELS, Snapshot};
+pub use relay::{Bound, Relay};

@@ -117,6 +117,13 @@ impl Code {
     }
 }
 
+/// What bytes outside the subset are refused with, unless the place they were found in says otherwise (01 §7).
+impl From<crate::cbor::Error> for Code {
+    fn from(_: crate::cbor::Error) -> Self {
+        Code::NoncanonicalCbor
+    }
+}
+
 /// The detail of an ERROR frame, by kind (04 §1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Detail {
@@ -160,12 +167,20 @@ pub struct Refusal {
 impl Refusal {
     /// A refusal with neither an interval nor a detail.
     pub const fn plain(code: Code) -> Self {
-        Self { code, retry_after_s: 0, detail: Detail::None }
+        Self {
+            code,
+            retry_after_s: 0,
+            detail: Detail::None,
+        }
     }
 
     /// The same with a limit or count as its detail.
     pub const fn number(code: Code, limit: u64) -> Self {
-        Self { code, retry_after_s: 0, detail: Detail::Number(limit) }
+        Self {
+            code,
+            retry_after_s: 0,
+            detail: Detail::Number(limit),
+        }
     }
 
     /// The same refusal with this interval in seconds.

@@ -1,6 +1,17 @@
 //! The 25 frames of the array dialect (01 §2, §3): decoding borrows from the message, encoding appends to a
 //! buffer of the caller.
 
+mod decode;
+mod encode;
+mod list;
+
+use std::fmt;
+
+pub use decode::is_register_url;
+pub use encode::{encode_refusal, push_head};
+pub use list::{BytesList, BytesListBuf, List32, List32Buf};
+
+use crate::cbor;
 use crate::error::{Code, Refusal};
 use crate::id::{CallId, GroupId, Hash, PublicKey, Signature};
 
@@ -8,6 +19,8 @@ use crate::id::{CallId, GroupId, Hash, PublicKey, Signature};
 pub const FRAME_BYTES_MAX: usize = 1_052_672;
 /// The largest WAKE frame (01 §7).
 pub const WAKE_BYTES_MAX: usize = 1024;
+/// The longest register URL in a WAKE capability, in bytes (01 §3).
+pub const REGISTER_URL_BYTES_MAX: usize = 512;
 /// The newest protocol version this relay speaks.
 pub const PROTOCOL_VERSION: u16 = 4;
 
@@ -20,51 +33,27 @@ pub struct DecodeError {
     pub closes: bool,
 }
 
+impl DecodeError {
+    const fn closing(refusal: Refusal) -> Self {
+        Self {
+            refusal,
+            closes: true,
+        }
+    }
+}
+
 impl From<Code> for DecodeError {
     fn from(code: Code) -> Self {
-        Self { refusal: Refusal::plain(code), closes: false }
+        Self {
+            refusal: Refusal::plain(code),
+            closes: false,
+        }
     }
 }
 
-/// A list of 32-byte strings still in its encoding: fixed stride, so that no list is ever allocated.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct List32<'a>(&'a [u8]);
-
-impl<'a> List32<'a> {
-    /// How many strings.
-    pub fn len(&self) -> usize {
-        todo!()
-    }
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-    /// The strings in order.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [u8; 32]> + 'a {
-        self.0.chunks_exact(34).map(|_| todo!())
-    }
-}
-
-/// A list of byte strings of any length, still in its encoding.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct BytesList<'a> {
-    count: usize,
-    body: &'a [u8],
-}
-
-impl<'a> BytesList<'a> {
-    /// How many strings.
-    pub fn len(&self) -> usize {
-        self.count
-    }
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-    /// The strings in order.
-    pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> + 'a {
-        let _ = self.body;
-        std::iter::empty()
+impl From<cbor::Error> for DecodeError {
+    fn from(error: cbor::Error) -> Self {
+        Code::from(error).into()
     }
 }
 
@@ -72,30 +61,102 @@ impl<'a> BytesList<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // The fields are those of 01 §3, by name.
 pub enum Frame<'a> {
-    Connect { version: u16, groups: List32<'a>, sent_at_ms: u64 },
-    ConnectAck { version: u16, server_time_ms: u64, min_enc: u8 },
-    AuthChallenge { challenge: &'a [u8] },
-    Auth { device_key: PublicKey, signature: Signature },
-    AuthAck { key_packages_remaining: u32, write_mode: u8, build_digest: &'a [u8], access_set: u8, min_enc: u8 },
-    Access { body: &'a [u8] },
-    Sub { group: GroupId, from_seq: u64 },
-    SubAck { group: GroupId, head_seq: u64 },
-    Recon { group: GroupId, payload: &'a [u8] },
-    Push { envelope: &'a [u8] },
-    Send { envelope: &'a [u8] },
-    SendAck { hash: Hash, seq: u64 },
-    Blob { payload: &'a [u8] },
-    Bye { reason: &'a [u8] },
-    Error { code: Code, retry_after_s: u32, detail: &'a [u8] },
-    Wrap { body: &'a [u8] },
-    Handshake { group: GroupId, seq: u64, message: &'a [u8] },
-    Join { body: &'a [u8] },
-    Drop { payload: &'a [u8] },
-    Invite { body: &'a [u8] },
-    Live { group: GroupId, epoch: u64, ct: &'a [u8] },
+    Connect {
+        version: u16,
+        groups: List32<'a>,
+        sent_at_ms: u64,
+    },
+    ConnectAck {
+        version: u16,
+        server_time_ms: u64,
+        min_enc: u8,
+    },
+    AuthChallenge {
+        challenge: &'a [u8],
+    },
+    Auth {
+        device_key: PublicKey,
+        signature: Signature,
+    },
+    AuthAck {
+        key_packages_remaining: u32,
+        write_mode: u8,
+        build_digest: &'a [u8],
+        access_set: u8,
+        min_enc: u8,
+    },
+    Access {
+        body: &'a [u8],
+    },
+    Sub {
+        group: GroupId,
+        from_seq: u64,
+    },
+    SubAck {
+        group: GroupId,
+        head_seq: u64,
+    },
+    Recon {
+        group: GroupId,
+        payload: &'a [u8],
+    },
+    Push {
+        envelope: &'a [u8],
+    },
+    Send {
+        envelope: &'a [u8],
+    },
+    SendAck {
+        hash: Hash,
+        seq: u64,
+    },
+    Blob {
+        payload: &'a [u8],
+    },
+    Bye {
+        reason: &'a [u8],
+    },
+    Error {
+        code: Code,
+        retry_after_s: u32,
+        detail: &'a [u8],
+    },
+    Wrap {
+        body: &'a [u8],
+    },
+    Handshake {
+        group: GroupId,
+        seq: u64,
+        message: &'a [u8],
+    },
+    Join {
+        body: &'a [u8],
+    },
+    Drop {
+        payload: &'a [u8],
+    },
+    Invite {
+        body: &'a [u8],
+    },
+    Live {
+        group: GroupId,
+        epoch: u64,
+        ct: &'a [u8],
+    },
     Keys(Keys<'a>),
-    Call { call_id: CallId, group: GroupId, epoch: u64, kind: u8, body: &'a [u8] },
-    Media { call_id: CallId, stream: [u8; 4], seq: u64, ct: &'a [u8] },
+    Call {
+        call_id: CallId,
+        group: GroupId,
+        epoch: u64,
+        kind: u8,
+        body: &'a [u8],
+    },
+    Media {
+        call_id: CallId,
+        stream: [u8; 4],
+        seq: u64,
+        ct: &'a [u8],
+    },
     Wake(Wake<'a>),
 }
 
@@ -111,48 +172,83 @@ pub enum Keys<'a> {
 }
 
 /// The forms of WAKE (01 §3, 12).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Wake<'a> {
-    Register { handle: [u8; 16], categories: u8, expires_at_ms: u64 },
-    Registered { expires_at_ms: u64 },
+    Register {
+        handle: [u8; 16],
+        categories: u8,
+        expires_at_ms: u64,
+    },
+    Registered {
+        expires_at_ms: u64,
+    },
     Clear,
     Cleared,
     Query,
-    Capability { enabled: bool, register_url: &'a str },
+    Capability {
+        enabled: bool,
+        register_url: &'a str,
+    },
 }
 
-impl<'a> Frame<'a> {
-    /// Decodes one whole message, in the order of checks of 01 §1.3 and §2.
-    ///
-    /// # Errors
-    /// The refusal of 01 §7 and whether the socket ends.
-    pub fn decode(_message: &'a [u8]) -> Result<Self, DecodeError> {
-        todo!()
-    }
+impl Wake<'_> {
+    /// Every category bit: 1 message, 2 call, 4 handshake (12 §1).
+    pub const CATEGORIES_ALL: u8 = 0x07;
+}
 
-    /// Appends the frame's only encoding to `out`.
-    pub fn encode(&self, _out: &mut Vec<u8>) {
-        todo!()
+// By hand, because a handle is never rendered anywhere (12 §9).
+impl fmt::Debug for Wake<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Wake::Register { .. } => "Register",
+            Wake::Registered { .. } => "Registered",
+            Wake::Clear => "Clear",
+            Wake::Cleared => "Cleared",
+            Wake::Query => "Query",
+            Wake::Capability { .. } => "Capability",
+        })
     }
+}
 
+impl Frame<'_> {
     /// The frame's permanent tag, 1 to 25.
-    pub fn tag(&self) -> u8 {
-        todo!()
+    pub const fn tag(&self) -> u8 {
+        self.id().0
     }
 
     /// The frame's name as in 01 §3, for metrics.
-    pub fn name(&self) -> &'static str {
-        todo!()
+    pub const fn name(&self) -> &'static str {
+        self.id().1
     }
-}
 
-/// Appends an ERROR frame.
-pub fn encode_refusal(_refusal: &Refusal, _out: &mut Vec<u8>) {
-    todo!()
-}
-
-/// Appends the head of a PUSH frame that carries `envelope_bytes` bytes of envelope: the envelope follows unchanged.
-pub fn push_head(_envelope_bytes: usize, _out: &mut Vec<u8>) {
-    todo!()
+    const fn id(&self) -> (u8, &'static str) {
+        match self {
+            Frame::Connect { .. } => (1, "CONNECT"),
+            Frame::ConnectAck { .. } => (2, "CONNECT_ACK"),
+            Frame::AuthChallenge { .. } => (3, "AUTH_CHALLENGE"),
+            Frame::Auth { .. } => (4, "AUTH"),
+            Frame::AuthAck { .. } => (5, "AUTH_ACK"),
+            Frame::Access { .. } => (6, "ACCESS"),
+            Frame::Sub { .. } => (7, "SUB"),
+            Frame::SubAck { .. } => (8, "SUB_ACK"),
+            Frame::Recon { .. } => (9, "RECON"),
+            Frame::Push { .. } => (10, "PUSH"),
+            Frame::Send { .. } => (11, "SEND"),
+            Frame::SendAck { .. } => (12, "SEND_ACK"),
+            Frame::Blob { .. } => (13, "BLOB"),
+            Frame::Bye { .. } => (14, "BYE"),
+            Frame::Error { .. } => (15, "ERROR"),
+            Frame::Wrap { .. } => (16, "WRAP"),
+            Frame::Handshake { .. } => (17, "HANDSHAKE"),
+            Frame::Join { .. } => (18, "JOIN"),
+            Frame::Drop { .. } => (19, "DROP"),
+            Frame::Invite { .. } => (20, "INVITE"),
+            Frame::Live { .. } => (21, "LIVE"),
+            Frame::Keys(_) => (22, "KEYS"),
+            Frame::Call { .. } => (23, "CALL"),
+            Frame::Media { .. } => (24, "MEDIA"),
+            Frame::Wake(_) => (25, "WAKE"),
+        }
+    }
 }

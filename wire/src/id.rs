@@ -30,6 +30,12 @@ macro_rules! bytes_id {
             }
         }
 
+        impl From<$name> for [u8; $len] {
+            fn from(id: $name) -> Self {
+                id.0
+            }
+        }
+
         impl AsRef<[u8]> for $name {
             fn as_ref(&self) -> &[u8] {
                 &self.0

@@ -13,6 +13,8 @@
 //! | [`invite`] | invite records and one-time codes (06 §2, §3) |
 //! | [`ws`] | WebSocket heads of whole data messages (RFC 6455) |
 
+#![forbid(unsafe_code)]
+
 pub mod access;
 pub mod cbor;
 pub mod envelope;

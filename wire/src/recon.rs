@@ -3,6 +3,9 @@
 //! Items are kept as 40 bytes, `u64be(seq) ‖ id`, in ascending order: exactly what the fingerprint hashes, so that a
 //! range is hashed with one call over contiguous memory.
 
+use std::ops;
+
+use crate::cbor::{Reader, Writer};
 use crate::error::Code;
 use crate::id::Hash;
 
@@ -20,6 +23,17 @@ pub const RANGES_MAX: usize = 1024;
 /// Ids in one range.
 pub const IDS_MAX: usize = 4096;
 
+/// Ids in the lists of more than [`IDLIST_ITEMS`] in one message. Such lists are the last resort of a split without
+/// budget, and 1024 of them would not fit a frame; with this ceiling and 16 ids in every range there is, a message
+/// stays below 1024 * 556 + 12 288 * 34 = 987 136 bytes. A span over it keeps its fingerprint and is listed in a
+/// later round.
+const LONG_LIST_IDS_MAX: usize = 3 * IDS_MAX;
+
+/// The payload's own version (03 §1).
+const PAYLOAD_VERSION: u64 = 1;
+/// What a fingerprint's preimage begins with (03 §3).
+const FINGERPRINT_LABEL: &[u8; 31] = b"weald negentropy fingerprint v1";
+
 /// An item from its parts.
 pub fn item(seq: u64, id: &Hash) -> Item {
     let mut out = [0; 40];
@@ -30,12 +44,14 @@ pub fn item(seq: u64, id: &Hash) -> Item {
 
 /// The item's seq.
 pub fn item_seq(item: &Item) -> u64 {
-    u64::from_be_bytes(item[..8].try_into().unwrap_or_default())
+    let [a, b, c, d, e, f, g, h, ..] = *item;
+    u64::from_be_bytes([a, b, c, d, e, f, g, h])
 }
 
 /// The item's id.
 pub fn item_id(item: &Item) -> Hash {
-    Hash(item[8..].try_into().unwrap_or_default())
+    let [_, _, _, _, _, _, _, _, id @ ..] = *item;
+    Hash(id)
 }
 
 /// What a range says about itself (03 §2).
@@ -58,27 +74,99 @@ pub struct Range {
     pub mode: Mode,
 }
 
-/// Decodes a payload in the order of checks of 03 §2.
+/// Decodes a payload in the order of checks of 03 §2. Allocates no more than the payload can fill.
 ///
 /// # Errors
 /// `reject/noncanonical_cbor` or `reject/malformed_header`, row by row.
-pub fn decode(_payload: &[u8]) -> Result<Vec<Range>, Code> {
-    todo!()
+pub fn decode(payload: &[u8]) -> Result<Vec<Range>, Code> {
+    let mut r = Reader::new(payload);
+    r.array_of(2)?;
+    if r.uint()? != PAYLOAD_VERSION {
+        return Err(Code::MalformedHeader);
+    }
+    let count = r.array()?;
+    if !(1..=RANGES_MAX).contains(&count) {
+        return Err(Code::MalformedHeader);
+    }
+    let range_bytes_min = 4;
+    let mut ranges: Vec<Range> = Vec::with_capacity(count.min(r.rest().len() / range_bytes_min));
+    for _ in 0..count {
+        let range = read_range(&mut r)?;
+        if ranges
+            .last()
+            .is_some_and(|previous| range.upper <= previous.upper)
+        {
+            return Err(Code::MalformedHeader);
+        }
+        ranges.push(range);
+    }
+    if ranges.last().is_none_or(|last| last.upper != OPEN_END) {
+        return Err(Code::MalformedHeader);
+    }
+    r.finish()?;
+    Ok(ranges)
+}
+
+fn read_range(r: &mut Reader<'_>) -> Result<Range, Code> {
+    r.array_of(3)?;
+    let upper = r.uint()?;
+    let mode = match r.uint()? {
+        0 => {
+            r.null()?;
+            Mode::Skip
+        }
+        1 => Mode::Fingerprint(Hash(*r.fixed()?)),
+        2 => {
+            let count = r.array()?;
+            if count > IDS_MAX {
+                return Err(Code::MalformedHeader);
+            }
+            let ids: Vec<Hash> = r.ids(count)?;
+            if !ids.is_sorted_by(|a, b| a < b) {
+                return Err(Code::MalformedHeader);
+            }
+            Mode::Ids(ids)
+        }
+        _ => return Err(Code::MalformedHeader),
+    };
+    Ok(Range { upper, mode })
 }
 
 /// Appends a payload of these ranges to `out`.
-pub fn encode(_ranges: &[Range], _out: &mut Vec<u8>) {
-    todo!()
+pub fn encode(ranges: &[Range], out: &mut Vec<u8>) {
+    let mut w = Writer::new(out);
+    w.array(2).uint(PAYLOAD_VERSION).array(ranges.len());
+    for range in ranges {
+        w.array(3).uint(range.upper);
+        match &range.mode {
+            Mode::Skip => w.uint(0u8).null(),
+            Mode::Fingerprint(hash) => w.uint(1u8).bytes(hash),
+            Mode::Ids(ids) => w.uint(2u8).bytes_array(ids),
+        };
+    }
 }
 
 /// The fingerprint of these items (03 §3).
-pub fn fingerprint(_items: &[Item]) -> Hash {
-    todo!()
+pub fn fingerprint(items: &[Item]) -> Hash {
+    Hash::of(&[
+        FINGERPRINT_LABEL,
+        &(items.len() as u64).to_be_bytes(),
+        items.as_flattened(),
+    ])
 }
 
 /// The client's first message for the items it holds (03 §4).
-pub fn opening(_items: &[Item]) -> Vec<Range> {
-    todo!()
+///
+/// An item of seq 2^64 - 1 lies outside every range and takes no part, here as everywhere.
+pub fn opening(items: &[Item]) -> Vec<Range> {
+    let items = &items[..first_from(items, OPEN_END)];
+    let mut reply = Reply::default();
+    if items.len() <= IDLIST_ITEMS {
+        reply.push(OPEN_END, Mode::Ids(sorted_ids(items)));
+    } else {
+        reply.split(items, OPEN_END, SPLIT_FACTOR);
+    }
+    reply.ranges
 }
 
 /// The relay's answer to one message (03 §5): ranges to send back, and the items owed to the peer.
@@ -90,29 +178,195 @@ pub struct Answer {
     pub owed: Vec<u32>,
 }
 
-/// Answers `incoming` for a relay that holds `items`.
-pub fn answer(_items: &[Item], _incoming: &[Range]) -> Answer {
-    todo!()
+/// Answers `incoming`, as [`decode`] returned it, for a relay that holds `items`. Hashes each item at most twice and
+/// never answers with more than [`RANGES_MAX`] ranges.
+pub fn answer(items: &[Item], incoming: &[Range]) -> Answer {
+    let mut reply = Reply::default();
+    let mut owed = Vec::new();
+    for span in spans(items, incoming) {
+        let mine = &items[span.mine.clone()];
+        let settled = match &span.range.mode {
+            Mode::Skip => true,
+            Mode::Fingerprint(theirs) => fingerprint(mine) == *theirs,
+            Mode::Ids(theirs) => {
+                let mut held = vec![false; theirs.len()];
+                for (index, item) in span.mine.clone().zip(mine) {
+                    match theirs.binary_search(&item_id(item)) {
+                        Ok(place) => held[place] = true,
+                        Err(_) => owed.push(index as u32),
+                    }
+                }
+                held.into_iter().all(|held| held)
+            }
+        };
+        reply.settle_or_tell(&span, mine, settled);
+    }
+    owed.sort_unstable_by_key(|&index| item_id(&items[index as usize]));
+    Answer {
+        ranges: reply.ranges,
+        owed,
+    }
 }
 
-/// Reopens the spans whose owed items were cut off (03 §7): in `answer`, the ranges of each incoming span that
-/// contains one of the `unsent` items are replaced so that the client comes back.
-pub fn reopen(_answer: &mut Answer, _items: &[Item], _incoming: &[Range], _unsent: &[u32]) {
-    todo!()
+/// Reopens the spans whose owed items were cut off (03 §7): in `answer`, the range that ends an incoming span which
+/// contains one of the `unsent` items becomes the fingerprint of the relay's items in it, so that the client comes
+/// back. `items` and `incoming` are those the answer was made from.
+pub fn reopen(answer: &mut Answer, items: &[Item], incoming: &[Range], unsent: &[u32]) {
+    for &index in unsent {
+        let seq = item_seq(&items[index as usize]);
+        let Some(span) = incoming.get(incoming.partition_point(|range| range.upper <= seq)) else {
+            continue;
+        };
+        let Ok(last) = answer
+            .ranges
+            .binary_search_by_key(&span.upper, |range| range.upper)
+        else {
+            continue;
+        };
+        let lower = last
+            .checked_sub(1)
+            .map_or(0, |previous| answer.ranges[previous].upper);
+        let range = &mut answer.ranges[last];
+        // A fingerprint is that of a split, or of an earlier item of this span: open already.
+        if !matches!(range.mode, Mode::Fingerprint(_)) {
+            let mine = &items[first_from(items, lower)..first_from(items, range.upper)];
+            range.mode = Mode::Fingerprint(fingerprint(mine));
+        }
+    }
 }
 
 /// The client's step (03 §5).
 #[derive(Debug, Default)]
 pub struct Step {
-    /// Ids the client lacks.
+    /// Ids the client lacks, ascending.
     pub want: Vec<Hash>,
-    /// Ids the relay lacks.
+    /// Ids the relay lacks, ascending.
     pub send: Vec<Hash>,
     /// What to send next; `None` when every range was settled.
     pub ranges: Option<Vec<Range>>,
 }
 
-/// One client step over the relay's answer.
-pub fn client_step(_items: &[Item], _incoming: &[Range]) -> Step {
-    todo!()
+/// One client step over the relay's answer, as [`decode`] returned it.
+pub fn client_step(items: &[Item], incoming: &[Range]) -> Step {
+    let mut reply = Reply::default();
+    let (mut want, mut send) = (Vec::new(), Vec::new());
+    for span in spans(items, incoming) {
+        let mine = &items[span.mine.clone()];
+        let settled = match &span.range.mode {
+            Mode::Skip => true,
+            Mode::Fingerprint(theirs) => fingerprint(mine) == *theirs,
+            Mode::Ids(theirs) => {
+                let ids = sorted_ids(mine);
+                want.extend(theirs.iter().filter(|id| ids.binary_search(id).is_err()));
+                send.extend(ids.iter().filter(|id| theirs.binary_search(id).is_err()));
+                ids == *theirs
+            }
+        };
+        reply.settle_or_tell(&span, mine, settled);
+    }
+    for ids in [&mut want, &mut send] {
+        ids.sort_unstable();
+        ids.dedup();
+    }
+    let open = reply.ranges.iter().any(|range| range.mode != Mode::Skip);
+    Step {
+        want,
+        send,
+        ranges: open.then_some(reply.ranges),
+    }
+}
+
+/// One incoming range and the own items inside it, by index.
+struct Span<'a> {
+    range: &'a Range,
+    mine: ops::Range<usize>,
+    /// Spans that still follow; each of them needs at least one range of the answer.
+    to_come: usize,
+}
+
+fn spans<'a>(items: &'a [Item], incoming: &'a [Range]) -> impl Iterator<Item = Span<'a>> {
+    let mut start = 0;
+    incoming.iter().enumerate().map(move |(place, range)| {
+        let end = start + first_from(&items[start..], range.upper);
+        let mine = start..end;
+        start = end;
+        Span {
+            range,
+            mine,
+            to_come: incoming.len() - place - 1,
+        }
+    })
+}
+
+/// Index of the first item of this seq or above.
+fn first_from(items: &[Item], seq: u64) -> usize {
+    items.partition_point(|item| item_seq(item) < seq)
+}
+
+/// The ids of these items as a list states them: ascending by bytes, each once.
+fn sorted_ids(items: &[Item]) -> Vec<Hash> {
+    let mut ids: Vec<Hash> = items.iter().map(item_id).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}
+
+/// A message in the making.
+#[derive(Default)]
+struct Reply {
+    ranges: Vec<Range>,
+    long_list_ids: usize,
+}
+
+impl Reply {
+    fn push(&mut self, upper: u64, mode: Mode) {
+        self.ranges.push(Range { upper, mode });
+    }
+
+    /// Skips a settled span; of any other one says what is held in it.
+    fn settle_or_tell(&mut self, span: &Span<'_>, mine: &[Item], settled: bool) {
+        let upper = span.range.upper;
+        if settled {
+            self.push(upper, Mode::Skip);
+        } else if mine.len() <= IDLIST_ITEMS {
+            self.push(upper, Mode::Ids(sorted_ids(mine)));
+        } else {
+            let budget = RANGES_MAX.saturating_sub(self.ranges.len() + span.to_come);
+            self.split(mine, upper, budget);
+        }
+    }
+
+    /// Cuts a span of more than [`IDLIST_ITEMS`] items into at most `budget` ranges (03 §4).
+    fn split(&mut self, items: &[Item], upper: u64, budget: usize) {
+        let parts = budget.clamp(1, SPLIT_FACTOR);
+        if parts == 1 {
+            return self.list_or_fingerprint(items, upper);
+        }
+        let bucket = items.len().div_ceil(parts);
+        let mut rest = items;
+        while !rest.is_empty() {
+            // A bound lies between two seqs, so items that share one stay together.
+            let last_seq = item_seq(&rest[bucket.min(rest.len()) - 1]);
+            let (taken, left) = rest.split_at(rest.partition_point(|item| item_seq(item) <= last_seq));
+            let Some(next) = left.first() else {
+                if taken.len() == items.len() {
+                    return self.list_or_fingerprint(items, upper);
+                }
+                return self.push(upper, Mode::Fingerprint(fingerprint(taken)));
+            };
+            self.push(item_seq(next), Mode::Fingerprint(fingerprint(taken)));
+            rest = left;
+        }
+    }
+
+    /// A span that can't be cut: its ids if they fit, else its fingerprint.
+    fn list_or_fingerprint(&mut self, items: &[Item], upper: u64) {
+        let fits = items.len() <= IDS_MAX && self.long_list_ids + items.len() <= LONG_LIST_IDS_MAX;
+        if fits {
+            self.long_list_ids += items.len();
+            self.push(upper, Mode::Ids(sorted_ids(items)));
+        } else {
+            self.push(upper, Mode::Fingerprint(fingerprint(items)));
+        }
+    }
 }

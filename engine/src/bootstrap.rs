@@ -1,0 +1,153 @@
+//! Minting a workspace: a genesis key, the one invite it signs, and the salt, in one commit (06 §12). The key's private
+//! half is dropped here, after its only signature.
+
+use crate::limits::BOOTSTRAP_MS;
+use crate::records::{self, Genesis, Invite, InviteState};
+use drover_storage::RealmId;
+use drover_storage::control::{Check, ControlBatch, DirectoryKey, DirectoryKind};
+use drover_wire::id::{Hash, PublicKey, Signature, Token};
+use drover_wire::invite::{Record, canonical_code, grouped_code};
+use ed25519_dalek::SigningKey;
+
+/// Marks, in the directory, the workspace that the relay made for itself at its first start (13 B9).
+pub const FIRST_WORKSPACE: &[u8] = b"first";
+
+/// A workspace about to exist.
+pub struct Minted {
+    pub(crate) batch: ControlBatch,
+    pub(crate) token: Token,
+    /// What is printed once.
+    pub banner: Banner,
+}
+
+impl Minted {
+    /// The commit that makes it exist, for a store no relay has open.
+    pub fn into_batch(self) -> ControlBatch {
+        self.batch
+    }
+}
+
+/// The three values of the first-run banner.
+#[derive(Clone)]
+pub struct Banner {
+    /// The invite's token.
+    pub token: Token,
+    /// The one-time code, grouped; never shown again.
+    pub code: String,
+    /// The genesis key's fingerprint.
+    pub fingerprint: Hash,
+}
+
+/// Why minting failed.
+#[derive(Debug, thiserror::Error)]
+pub enum MintError {
+    /// The operating system gave no randomness.
+    #[error("no randomness: {0}")]
+    Random(#[from] getrandom::Error),
+    /// The code could not be hashed.
+    #[error("the one-time code could not be hashed")]
+    Hash,
+}
+
+/// `H("weald genesis v1" ‖ public key)`: what is printed and compared.
+pub fn genesis_fingerprint(public_key: &[u8; 32]) -> Hash {
+    Hash::of(&[b"weald genesis v1", public_key])
+}
+
+/// Makes the records of a new workspace. Hashes a code (some 20 ms): not for a shard's thread.
+///
+/// # Errors
+/// See [`MintError`].
+pub fn mint(realm: &RealmId, now_ms: u64, first: bool) -> Result<Minted, MintError> {
+    let mut random = [0; 32 + 16 + 32 + 32 + 8];
+    getrandom::fill(&mut random)?;
+    let take = |range: std::ops::Range<usize>| &random[range];
+    let array32 = |range| -> [u8; 32] { take(range).try_into().unwrap_or_default() };
+    let key = SigningKey::from_bytes(&array32(0..32));
+    let token = Token(take(32..48).try_into().unwrap_or_default());
+    let (update_pub, salt) = (array32(48..80), array32(80..112));
+    let bits = u64::from_le_bytes(take(112..120).try_into().unwrap_or_default()) >> 4; // 60 bits
+    let code = grouped_code(bits);
+    let symbols = canonical_code(&code).ok_or(MintError::Hash)?;
+    let code_hash = crate::code::hash(&symbols, &token.0).ok_or(MintError::Hash)?;
+    let public_key = key.verifying_key().to_bytes();
+    let record = Record {
+        token,
+        workspace: Hash::of(&[realm.0.as_bytes()]).0,
+        issuer: PublicKey(public_key),
+        issued_at_ms: now_ms,
+        expires_ms: now_ms + BOOTSTRAP_MS,
+        uses: 1,
+        code_hash: Hash(code_hash),
+        scopes: Vec::new(),
+        caps: vec![b"admin".to_vec()],
+        update_pub,
+        bundles: Vec::new(),
+        sig: Signature([0; 64]),
+    }
+    .signed(&key);
+    drop(key);
+    let invite = Invite {
+        record: record.encode(),
+        remaining: 1,
+        state: InviteState::Live,
+        bootstrap: true,
+        stored_ms: now_ms,
+        expires_ms: record.expires_ms,
+        code_hash,
+        uses: 1,
+        scopes: Vec::new(),
+        refreshed: Vec::new(),
+    };
+    let genesis = Genesis {
+        public_key,
+        token: token.0,
+        redeemed_ms: None,
+    };
+    let fingerprint = genesis_fingerprint(&public_key);
+    let batch = ControlBatch {
+        checks: vec![
+            Check::Absent(records::SALT.to_vec()),
+            Check::Absent(records::GENESIS.to_vec()),
+        ],
+        writes: vec![
+            records::put_raw(records::SALT.to_vec(), salt.to_vec()),
+            records::put(records::GENESIS.to_vec(), &genesis),
+            records::put(records::invite_key(&token), &invite),
+        ],
+        directory: vec![
+            (
+                realm_key(realm),
+                Some(if first {
+                    FIRST_WORKSPACE.into()
+                } else {
+                    bytes::Bytes::new()
+                }),
+            ),
+            (
+                DirectoryKey {
+                    kind: DirectoryKind::Token,
+                    name: token.0.to_vec(),
+                },
+                Some(bytes::Bytes::new()),
+            ),
+        ],
+    };
+    Ok(Minted {
+        batch,
+        token,
+        banner: Banner {
+            token,
+            code,
+            fingerprint,
+        },
+    })
+}
+
+/// A workspace's name in the directory.
+pub fn realm_key(realm: &RealmId) -> DirectoryKey {
+    DirectoryKey {
+        kind: DirectoryKind::Realm,
+        name: Hash::of(&[realm.0.as_bytes()]).0.to_vec(),
+    }
+}

@@ -1,0 +1,97 @@
+//! Windows that count (04 §3): fixed ones from the first charge, and aligned clock minutes.
+
+/// A fixed 60 s window opened by its first charge; a clock that moved back opens a new one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Window {
+    start_ms: u64,
+    used: u32,
+}
+
+impl Window {
+    const LENGTH_MS: u64 = 60_000;
+
+    /// Charges one frame if fewer than `limit` were charged in this window. A refusal charges nothing.
+    pub(crate) fn charge(&mut self, wall_ms: u64, limit: u32) -> bool {
+        if self.used == 0 || wall_ms < self.start_ms || wall_ms - self.start_ms >= Self::LENGTH_MS {
+            *self = Self {
+                start_ms: wall_ms,
+                used: 0,
+            };
+        }
+        if self.used >= limit {
+            return false;
+        }
+        self.used += 1;
+        true
+    }
+}
+
+/// A sum over an aligned clock minute, `floor(now / 60 000)`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Minute {
+    minute: u64,
+    used: u64,
+}
+
+impl Minute {
+    /// Whether `amount` more fits under `limit` in this minute (inclusive).
+    pub(crate) fn fits(&self, wall_ms: u64, amount: u64, limit: u64) -> bool {
+        let used = if self.minute == wall_ms / 60_000 {
+            self.used
+        } else {
+            0
+        };
+        used.saturating_add(amount) <= limit
+    }
+
+    /// Adds `amount`.
+    pub(crate) fn add(&mut self, wall_ms: u64, amount: u64) {
+        let minute = wall_ms / 60_000;
+        if self.minute != minute {
+            *self = Self { minute, used: 0 };
+        }
+        self.used = self.used.saturating_add(amount);
+    }
+
+    /// Takes back what [`Minute::add`] added in the same minute.
+    pub(crate) fn refund(&mut self, wall_ms: u64, amount: u64) {
+        if self.minute == wall_ms / 60_000 {
+            self.used = self.used.saturating_sub(amount);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// W04.4: the last allowed frame, the first refused one, the window's end, the clock stepping back.
+    #[test]
+    fn fixed_window_opens_with_its_first_charge() {
+        let mut window = Window::default();
+        assert!(window.charge(1_000, 2));
+        assert!(window.charge(60_999, 2));
+        assert!(!window.charge(60_999, 2));
+        assert!(
+            window.charge(61_000, 2),
+            "a new window 60 s after the first charge"
+        );
+        assert!(window.charge(61_001, 2));
+        assert!(!window.charge(61_002, 2));
+        assert!(
+            window.charge(60_000, 2),
+            "a clock that stepped back opens a new window"
+        );
+    }
+
+    #[test]
+    fn minute_is_aligned_and_inclusive() {
+        let mut minute = Minute::default();
+        minute.add(59_999, 10);
+        assert!(!minute.fits(59_999, 1, 10));
+        assert!(minute.fits(60_000, 10, 10));
+        minute.add(60_000, 4);
+        minute.refund(60_000, 4);
+        assert!(minute.fits(60_001, 10, 10));
+    }
+}

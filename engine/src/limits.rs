@@ -1,0 +1,72 @@
+//! Every figure of spec/weald/04-errors-and-limits.md §3 that the engine enforces and nobody can override.
+
+/// Groups one connection may name in CONNECT or hold by SUB.
+pub(crate) const GROUPS_PER_CONNECTION: usize = 256;
+/// Group rows of one workspace.
+pub(crate) const GROUPS_PER_WORKSPACE: usize = 8192;
+/// SUB frames per connection and minute.
+pub(crate) const SUB_PER_MINUTE: u32 = 300;
+/// RECON frames per connection and minute.
+pub(crate) const RECON_PER_MINUTE: u32 = 600;
+/// HANDSHAKE frames per connection and minute.
+pub(crate) const HANDSHAKE_PER_MINUTE: u32 = 120;
+/// ACCESS frames per connection and minute.
+pub(crate) const ACCESS_PER_MINUTE: u32 = 30;
+/// WRAP frames per connection and minute.
+pub(crate) const WRAP_PER_MINUTE: u32 = 30;
+/// INVITE frames per connection and minute.
+pub(crate) const INVITE_PER_MINUTE: u32 = 30;
+/// JOIN frames per connection and minute.
+pub(crate) const JOIN_PER_MINUTE: u32 = 20;
+/// KEYS frames per connection and minute.
+pub(crate) const KEYS_PER_MINUTE: u32 = 30;
+/// CALL frames per connection and minute.
+pub(crate) const CALL_PER_MINUTE: u32 = 120;
+/// DROP frames per connection and minute (09 decision 8).
+pub(crate) const DROP_PER_MINUTE: u32 = 120;
+/// One key package.
+pub(crate) const KEY_PACKAGE_BYTES_MAX: usize = 131_072;
+/// Key packages on one device's shelf.
+pub(crate) const KEY_PACKAGES_PER_SHELF: usize = 100;
+/// A key package's life: 90 days.
+pub(crate) const KEY_PACKAGE_LIFE_MS: u64 = 90 * 86_400_000;
+/// Key packages one KEYS fetch may ask for.
+pub(crate) const KEYS_FETCH_MAX: u8 = 8;
+/// Ciphertext of one LIVE frame and body of one CALL frame.
+pub(crate) const LIVE_BYTES_MAX: usize = 4096;
+/// Ciphertext of one MEDIA frame.
+pub(crate) const MEDIA_BYTES_MAX: usize = 1500;
+/// One handshake message.
+pub(crate) const HANDSHAKE_BYTES_MAX: usize = 524_288;
+/// How far ahead a wake registration may expire: 30 days and 5 minutes of slack (decisions.md 10).
+pub(crate) const WAKE_EXPIRY_AHEAD_MS: u64 = (30 * 24 * 60 + 5) * 60_000;
+/// PUSH frames of one backfill or RECON batch, beside the bound by free queue slots.
+pub(crate) const BACKFILL_FRAMES: usize = 255;
+/// Cost units of one backfill or RECON batch.
+pub(crate) const BACKFILL_COST: usize = 7_335_936;
+/// Cost kept free behind a backfill, so that the answer that follows it always fits.
+pub(crate) const BACKFILL_RESERVE: usize = 1_052_672;
+/// How long a peer may leave an owed frame unread (02 §2 and decision 1).
+pub(crate) const STALL_MS: u64 = 10_000;
+/// The longest wait for an answer to the idle probe.
+pub(crate) const PROBE_MS: u64 = 10_000;
+/// A reservation's life (06 §1).
+pub(crate) const RESERVATION_MS: u64 = 600_000;
+/// The bootstrap invite's life (06 §12).
+pub(crate) const BOOTSTRAP_MS: u64 = 86_400_000;
+/// Wrong codes one source may try on one token, and all sources together (06 §6).
+pub(crate) const CODE_TRIES_PER_SOURCE: u32 = 5;
+/// See [`CODE_TRIES_PER_SOURCE`].
+pub(crate) const CODE_TRIES_PER_TOKEN: u32 = 25;
+/// Window and cooldown of wrong codes.
+pub(crate) const CODE_COOLDOWN_MS: u64 = 900_000;
+/// A recovery key's pause between rotations (05 §7.5).
+pub(crate) const ROTATION_PAUSE_MS: u64 = 86_400_000;
+
+/// Answers one connection may have waiting for a commit or for room before its next frame is left unread. Ours: it
+/// bounds the memory a pipelining client can claim.
+pub(crate) const ANSWERS_WAITING_MAX: usize = 1024;
+/// Bytes a shard accepts beyond its last commit before SEND is answered `retry/backpressure`. Ours.
+pub(crate) const UNCOMMITTED_BYTES_MAX: usize = 64 << 20;
+/// Undelivered envelopes remembered per group for the backlog budget; beyond it the oldest are forgiven. Ours.
+pub(crate) const BACKLOG_ENTRIES_MAX: usize = 65_536;

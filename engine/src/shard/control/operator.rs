@@ -1,0 +1,145 @@
+//! What an operator may ask of a workspace: to be minted, and what can be counted of it. Never content, never a
+//! second bootstrap invite.
+
+use super::{Shard, Step};
+use crate::bootstrap::{Banner, Minted, genesis_fingerprint};
+use crate::effects::{Effects, StoreRequest};
+use crate::shard::{Pending, Waiter};
+use drover_storage::control::Outcome;
+use drover_storage::{RealmId, StoreError};
+use drover_wire::id::{Hash, Token};
+
+/// Where an answer for the operator goes; called once, on the shard's thread.
+pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
+
+/// A request of the operator's surface.
+pub enum Operator {
+    /// Make this workspace exist.
+    Mint {
+        /// Its records, made elsewhere because hashing the code takes time.
+        minted: Box<Minted>,
+        /// What became of it.
+        reply: Reply<MintOutcome>,
+    },
+    /// Count.
+    Report {
+        /// `None` if its state can't be read.
+        reply: Reply<Option<RealmReport>>,
+    },
+}
+
+/// What became of a mint.
+pub enum MintOutcome {
+    /// It exists now; print this once.
+    Minted(Banner),
+    /// It existed already: nothing was made, no code is shown again.
+    Existed,
+    /// The store failed.
+    Failed,
+}
+
+/// Counts of one workspace.
+#[derive(Clone, Debug)]
+pub struct RealmReport {
+    /// Which.
+    pub realm: RealmId,
+    /// Entries of the newest access set; `None` before genesis.
+    pub entries: Option<usize>,
+    /// Group rows.
+    pub groups: usize,
+    /// Ciphertext and handshake bytes accepted.
+    pub log_bytes: u64,
+    /// The bootstrap invite's token and the genesis fingerprint, while it is unredeemed.
+    pub unredeemed: Option<(Token, Hash)>,
+}
+
+/// A mint on its way to the store.
+pub(crate) struct Minting {
+    token: Token,
+    banner: Banner,
+    reply: Reply<MintOutcome>,
+}
+
+impl Shard {
+    pub(in crate::shard) fn operate<E: Effects>(&mut self, realm: &RealmId, operator: Operator, fx: &mut E) {
+        match operator {
+            Operator::Mint { reply, .. } if self.directory.realms().contains(realm) => {
+                reply(MintOutcome::Existed)
+            }
+            Operator::Mint { minted, reply } => {
+                let slot = self.unloaded_slot(realm);
+                let Minted { batch, token, banner } = *minted;
+                let step = Step::Mint(Minting { token, banner, reply });
+                let ticket = self.ticket(Pending::Control { realm: slot, step });
+                fx.store(ticket, StoreRequest::Commit(realm.clone(), batch));
+            }
+            report @ Operator::Report { .. } => self.when_loaded(realm, Waiter::Operator(report), fx),
+        }
+    }
+
+    /// The slot of a realm that has no records yet.
+    fn unloaded_slot(&mut self, id: &RealmId) -> u32 {
+        if let Some(&slot) = self.realm_slots.get(id) {
+            return slot;
+        }
+        let slot = self.realms.len() as u32;
+        self.realms.push(crate::shard::RealmSlot {
+            id: id.clone(),
+            state: crate::shard::RealmState::Absent,
+        });
+        self.realm_slots.insert(id.clone(), slot);
+        slot
+    }
+
+    pub(super) fn minted<E: Effects>(
+        &mut self,
+        slot: u32,
+        minting: Minting,
+        result: Result<Outcome, StoreError>,
+        fx: &mut E,
+    ) {
+        let Minting { token, banner, reply } = minting;
+        let id = self.realms[slot as usize].id.clone();
+        match result {
+            Ok(Outcome::Applied) => {
+                self.directory.claimed_realm(&id);
+                self.directory.claimed_token(token, &id);
+                self.realm_slot(&id, fx);
+                reply(MintOutcome::Minted(banner));
+            }
+            Ok(Outcome::Refused) => reply(MintOutcome::Existed),
+            Err(_) => reply(MintOutcome::Failed),
+        }
+    }
+
+    pub(in crate::shard) fn serve_operator<E: Effects>(
+        &mut self,
+        slot: u32,
+        operator: Operator,
+        is_there: bool,
+        fx: &mut E,
+    ) {
+        let _ = fx;
+        match operator {
+            Operator::Report { reply } => {
+                let groups = self.directory.group_count(&self.realms[slot as usize].id);
+                let report = self
+                    .realm_mut(slot)
+                    .filter(|_| is_there)
+                    .map(|realm| RealmReport {
+                        realm: realm.id.clone(),
+                        entries: realm.chain.head.as_ref().map(|h| h.entries.len()),
+                        groups,
+                        log_bytes: realm.log_bytes,
+                        unredeemed: realm
+                            .genesis
+                            .as_ref()
+                            .filter(|g| g.redeemed_ms.is_none())
+                            .map(|g| (Token(g.token), genesis_fingerprint(&g.public_key))),
+                    });
+                reply(report);
+            }
+            Operator::Mint { reply, .. } => reply(MintOutcome::Existed),
+        }
+    }
+}

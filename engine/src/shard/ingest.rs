@@ -1,0 +1,601 @@
+//! SEND and HANDSHAKE: judged on memory, numbered, gathered into the shard's open batch, acknowledged once that batch
+//! is durable (architecture.md §3). One batch is under way at a time; the next fills meanwhile.
+
+use super::{Pending, Shard};
+use crate::effects::{Effects, StoreRequest};
+use crate::event::ConnId;
+use crate::group::{Group, Loaded, Run, RunItem, SealedRun};
+use crate::limits::{HANDSHAKE_BYTES_MAX, HANDSHAKE_PER_MINUTE, UNCOMMITTED_BYTES_MAX};
+use crate::message;
+use crate::outbox::{Outbound, cost};
+use crate::session::Owed;
+use bytes::Bytes;
+use drover_storage::StoreError;
+use drover_storage::log::{Append, AppendBatch, StreamId, StreamKind};
+use drover_wire::envelope::{CT_BYTES_MAX, Envelope};
+use drover_wire::error::{Code, Refusal};
+use drover_wire::frame::Frame;
+use drover_wire::id::{GroupId, Hash};
+
+/// A handshake that waits for its commit.
+pub(super) struct NewHandshake {
+    pub(super) group: u32,
+    pub(super) seq: u64,
+    id: Hash,
+    message: Bytes,
+    /// HANDSHAKE(group, seq, message): the publisher's acknowledgement and everybody's delivery.
+    pub(super) out: Outbound,
+    pub(super) publisher: ConnId,
+}
+
+/// What one commit makes durable.
+#[derive(Default)]
+struct Batch {
+    /// Groups with a run, in the order they were touched.
+    groups: Vec<u32>,
+    runs: Vec<SealedRun>,
+    handshakes: Vec<NewHandshake>,
+    /// Connections that wait for this batch.
+    waiting: Vec<ConnId>,
+    /// Realms whose byte count changed, and by how much.
+    usage: Vec<(u32, u64)>,
+    bytes: usize,
+}
+
+impl Batch {
+    fn is_empty(&self) -> bool {
+        self.groups.is_empty() && self.handshakes.is_empty()
+    }
+
+    fn charge(&mut self, realm: u32, bytes: u64) {
+        match self.usage.iter_mut().find(|(r, _)| *r == realm) {
+            Some((_, sum)) => *sum += bytes,
+            None => self.usage.push((realm, bytes)),
+        }
+    }
+}
+
+/// The shard's open batch and the one under way.
+#[derive(Default)]
+pub(super) struct Ingest {
+    open: Batch,
+    under_way: Option<Batch>,
+    /// Batches that ended, well or not: the open one is number `ended + 1`, or `+ 2` while one is under way.
+    ended: u64,
+}
+
+impl Ingest {
+    /// Every batch up to this one has ended.
+    pub(super) fn done(&self) -> u64 {
+        self.ended
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.open.is_empty() && self.under_way.is_none()
+    }
+
+    /// The number of the batch that is filling.
+    fn open_number(&self) -> u64 {
+        self.ended + 1 + u64::from(self.under_way.is_some())
+    }
+}
+
+impl Shard {
+    /// SEND (02 §6), row by row.
+    pub(super) fn send<E: Effects>(&mut self, conn: ConnId, bytes: &[u8], message: &Bytes, fx: &mut E) {
+        match self.accept(conn, bytes, message, fx) {
+            Ok(()) => {}
+            Err(refusal) => self.refuse(conn, refusal, fx),
+        }
+    }
+
+    fn accept<E: Effects>(
+        &mut self,
+        conn: ConnId,
+        bytes: &[u8],
+        message: &Bytes,
+        fx: &mut E,
+    ) -> Result<(), Refusal> {
+        if self.config.read_only {
+            return Err(Code::ServiceReadOnly.into()); // 2
+        }
+        let wall_ms = self.now.wall_ms;
+        let Some(session) = self.session(conn) else {
+            return Ok(());
+        };
+        let (bound, device, seen_before) = (session.realm, session.device_slot, session.charged);
+        session.charged = true;
+        if !seen_before {
+            self.charge_device_frame(bound, device)?; // 3
+        }
+        let envelope = Envelope::decode(bytes).map_err(|e| e.refusal)?; // 4
+        let ct_bytes = envelope.ct.len() as u64;
+        if !seen_before {
+            self.charge_device_bytes(bound, device, ct_bytes)?; // 3, on ct (decisions.md 4, 30)
+        }
+        let slot = self.authorize(conn, &envelope.group)?; // 5
+        if envelope.v != 1 {
+            return Err(Code::ProtocolUnsupported.into()); // 6
+        }
+        if envelope.enc == 0 && self.config.min_enc_mls {
+            return Err(Code::PlaintextRefused.into()); // 7
+        }
+        if envelope.ct.len() > CT_BYTES_MAX {
+            return Err(Code::EnvelopeTooLarge.into()); // 8
+        }
+        if envelope.ct.is_empty() && !self.config.allow_empty_ct {
+            return Err(Code::MalformedHeader.into()); // 8b
+        }
+        if envelope.content_hash() != envelope.hash {
+            return Err(Code::HashMismatch.into()); // 9
+        }
+        if !self.has_index(conn, slot, StreamKind::Envelopes, message, fx) {
+            return Ok(());
+        }
+        let realm = self.groups[slot as usize].realm;
+        self.charge_ingress(realm, slot, device, ct_bytes)?; // 9b
+        let Loaded::Warm(index) = &mut self.groups[slot as usize].envelopes else {
+            return Ok(());
+        };
+        let open = self.ingest.open_number();
+        if let Some((seq, durable)) = index.find(&envelope.hash) {
+            self.metrics.envelopes_duplicate.add(1);
+            // 10. An original that is still being committed is acknowledged with the open batch: if its own commit
+            // fails, the open one fails with it.
+            let batch = if durable { 0 } else { open };
+            self.owe(
+                conn,
+                Owed::Ack {
+                    hash: envelope.hash,
+                    seq,
+                    batch,
+                },
+                fx,
+            );
+            return Ok(());
+        }
+        if self.ingest.open.bytes >= UNCOMMITTED_BYTES_MAX {
+            return Err(Code::Backpressure.into());
+        }
+        let limit = self.config.max_log_bytes;
+        let used = self.realm_mut(realm).map_or(0, |r| r.log_bytes);
+        if let Some(limit) = limit
+            && used.saturating_add(ct_bytes) > limit
+        {
+            return Err(Refusal::number(Code::LogBudgetExhausted, limit)); // 14
+        }
+        if let Some(realm) = self.realm_mut(realm) {
+            realm.log_bytes += ct_bytes;
+        }
+        let track = self.config.group_backlog_bytes.is_some();
+        let group = &mut self.groups[slot as usize];
+        let seq = add_to_run(group, &envelope, wall_ms, conn);
+        if track {
+            group.backlog.add(seq, ct_bytes as u32, device);
+        }
+        if group.run.items.len() == 1 {
+            self.ingest.open.groups.push(slot);
+        }
+        self.ingest.open.charge(realm, ct_bytes);
+        self.ingest.open.bytes += bytes.len();
+        self.owe(
+            conn,
+            Owed::Ack {
+                hash: envelope.hash,
+                seq,
+                batch: open,
+            },
+            fx,
+        );
+        Ok(())
+    }
+
+    fn charge_device_frame(&mut self, bound: Option<u32>, device: u32) -> Result<(), Refusal> {
+        let (wall_ms, frames) = (self.now.wall_ms, self.config.send_frames_per_minute);
+        if let Some(device) = bound
+            .and_then(|r| self.realm_mut(r))
+            .and_then(|r| r.devices.get_mut(device as usize))
+        {
+            if !device.frames.fits(wall_ms, 1, frames) {
+                return Err(Refusal::number(Code::RateLimited, frames).after(60));
+            }
+            device.frames.add(wall_ms, 1);
+        }
+        Ok(())
+    }
+
+    fn charge_device_bytes(&mut self, bound: Option<u32>, device: u32, ct_bytes: u64) -> Result<(), Refusal> {
+        let (wall_ms, limit) = (self.now.wall_ms, self.config.send_bytes_per_minute);
+        if let Some(device) = bound
+            .and_then(|r| self.realm_mut(r))
+            .and_then(|r| r.devices.get_mut(device as usize))
+        {
+            if !device.bytes.fits(wall_ms, ct_bytes, limit) {
+                device.frames.refund(wall_ms, 1); // a refused SEND charges nothing
+                return Err(Refusal::number(Code::RateLimited, limit).after(60));
+            }
+            device.bytes.add(wall_ms, ct_bytes);
+        }
+        Ok(())
+    }
+
+    /// The admission-blind budgets (04 decision 3): all three are tested before any is charged.
+    fn charge_ingress(&mut self, realm: u32, group: u32, device: u32, ct_bytes: u64) -> Result<(), Refusal> {
+        let wall_ms = self.now.wall_ms;
+        let over = |limit: u64, after: u32| Refusal::number(Code::GroupIngressLimited, limit).after(after);
+        let (group_limit, realm_limit, backlog_limit) = (
+            self.config.group_ingress_bytes_per_minute,
+            self.config.workspace_ingress_bytes_per_minute,
+            self.config.group_backlog_bytes,
+        );
+        let place = &mut self.groups[group as usize];
+        if let Some(limit) = group_limit
+            && !place
+                .ingress
+                .entry(device)
+                .or_default()
+                .fits(wall_ms, ct_bytes, limit)
+        {
+            return Err(over(limit, 60));
+        }
+        let backlog = place.backlog.of(device) + ct_bytes;
+        if let (Some(limit), Some(realm)) = (realm_limit, self.realm_mut(realm))
+            && !realm.ingress.fits(wall_ms, ct_bytes, limit)
+        {
+            return Err(over(limit, 60));
+        }
+        if let Some(limit) = backlog_limit
+            && backlog > limit
+        {
+            return Err(over(limit, 5));
+        }
+        if realm_limit.is_some()
+            && let Some(realm) = self.realm_mut(realm)
+        {
+            realm.ingress.add(wall_ms, ct_bytes);
+        }
+        if group_limit.is_some()
+            && let Some(sum) = self.groups[group as usize].ingress.get_mut(&device)
+        {
+            sum.add(wall_ms, ct_bytes);
+        }
+        Ok(())
+    }
+
+    /// Owes an answer that waits for a batch.
+    fn owe<E: Effects>(&mut self, conn: ConnId, owed: Owed, fx: &mut E) {
+        let (open, done) = (self.ingest.open_number(), self.ingest.done());
+        let (Owed::Ack { batch, .. } | Owed::After { batch, .. }) = owed else {
+            return;
+        };
+        let Some(session) = self.session(conn) else { return };
+        session.owed.push_back(owed);
+        if batch > done {
+            if session.listed_in != open {
+                session.listed_in = open;
+                self.ingest.open.waiting.push(conn);
+            }
+        } else if session.owed.len() == 1 {
+            self.flush_owed(conn, fx);
+        }
+    }
+
+    /// HANDSHAKE (02 §10, 07 C).
+    pub(super) fn handshake<E: Effects>(
+        &mut self,
+        conn: ConnId,
+        group: GroupId,
+        body: &[u8],
+        message: &Bytes,
+        fx: &mut E,
+    ) {
+        match self.accept_handshake(conn, group, body, message, fx) {
+            Ok(()) => {}
+            Err(refusal) => self.refuse(conn, refusal, fx),
+        }
+    }
+
+    fn accept_handshake<E: Effects>(
+        &mut self,
+        conn: ConnId,
+        group: GroupId,
+        body: &[u8],
+        message: &Bytes,
+        fx: &mut E,
+    ) -> Result<(), Refusal> {
+        if self.config.read_only {
+            return Err(Code::ServiceReadOnly.into());
+        }
+        self.charge_frame(conn, |b| &mut b.handshake, HANDSHAKE_PER_MINUTE)?;
+        let slot = self.authorize(conn, &group)?;
+        if body.is_empty() {
+            return Err(Code::MalformedHeader.into());
+        }
+        if body.len() > HANDSHAKE_BYTES_MAX {
+            return Err(Refusal::number(
+                Code::EnvelopeTooLarge,
+                HANDSHAKE_BYTES_MAX as u64,
+            ));
+        }
+        if !self.has_index(conn, slot, StreamKind::Handshakes, message, fx) {
+            return Ok(());
+        }
+        let id = Hash::of(&[&group.0, body]);
+        let open = self.ingest.open_number();
+        let Loaded::Warm(index) = &self.groups[slot as usize].handshakes else {
+            return Ok(());
+        };
+        let delivery = |seq| {
+            message::frame(&Frame::Handshake {
+                group,
+                seq,
+                message: body,
+            })
+        };
+        if let Some((seq, durable)) = index.find(&id) {
+            let batch = if durable { 0 } else { open };
+            self.owe(
+                conn,
+                Owed::After {
+                    out: delivery(seq),
+                    batch,
+                },
+                fx,
+            );
+            return Ok(());
+        }
+        if self.ingest.open.bytes >= UNCOMMITTED_BYTES_MAX {
+            return Err(Code::Backpressure.into());
+        }
+        let limit = self.config.max_log_bytes;
+        let realm_slot = self.groups[slot as usize].realm;
+        if let Some(realm) = self.realm_mut(realm_slot) {
+            let after = realm.log_bytes.saturating_add(body.len() as u64);
+            if let Some(limit) = limit
+                && after > limit
+            {
+                return Err(Refusal::number(Code::LogBudgetExhausted, limit));
+            }
+            realm.log_bytes = after;
+        }
+        let Loaded::Warm(index) = &mut self.groups[slot as usize].handshakes else {
+            return Ok(());
+        };
+        let seq = index.next_seq();
+        index.push(seq, &id);
+        let out = delivery(seq);
+        let batch = &mut self.ingest.open;
+        batch.charge(realm_slot, body.len() as u64);
+        batch.bytes += body.len();
+        batch.handshakes.push(NewHandshake {
+            group: slot,
+            seq,
+            id,
+            message: message.slice_ref(body),
+            out: out.clone(),
+            publisher: conn,
+        });
+        self.owe(conn, Owed::After { out, batch: open }, fx);
+        Ok(())
+    }
+
+    // ---- commits
+
+    /// Hands the open batch to the store unless one is under way.
+    pub(super) fn submit_batch<E: Effects>(&mut self, fx: &mut E) {
+        if self.ingest.under_way.is_some() || self.ingest.open.is_empty() {
+            return;
+        }
+        let mut batch = std::mem::take(&mut self.ingest.open);
+        let mut request = AppendBatch::default();
+        for &slot in &batch.groups {
+            let group = &mut self.groups[slot as usize];
+            let Run {
+                buffer,
+                items,
+                writers,
+            } = std::mem::take(&mut group.run);
+            let (bytes, stream) = (
+                Bytes::from(buffer),
+                StreamId {
+                    kind: StreamKind::Envelopes,
+                    group: group.id,
+                },
+            );
+            request.appends.extend(items.iter().map(|item| Append {
+                stream,
+                seq: item.seq,
+                id: item.id,
+                bytes: bytes.slice(item.envelope as usize..item.end as usize),
+            }));
+            let cost = items.iter().map(|i| i.cost).sum();
+            batch.runs.push(SealedRun {
+                group: slot,
+                bytes,
+                items,
+                writers,
+                cost,
+            });
+        }
+        for handshake in &batch.handshakes {
+            let group = self.groups[handshake.group as usize].id;
+            request.appends.push(Append {
+                stream: StreamId {
+                    kind: StreamKind::Handshakes,
+                    group,
+                },
+                seq: handshake.seq,
+                id: handshake.id,
+                bytes: handshake.message.clone(),
+            });
+        }
+        for &(slot, _) in &batch.usage {
+            let id = self.realms[slot as usize].id.clone();
+            // What is accepted so far: this batch is the newest of it.
+            let total = self.realm_mut(slot).map_or(0, |r| r.log_bytes);
+            request.usage.push((id, total));
+        }
+        self.ingest.under_way = Some(batch);
+        let ticket = self.ticket(Pending::Batch);
+        fx.store(ticket, StoreRequest::Append(request));
+    }
+
+    pub(super) fn batch_done<E: Effects>(&mut self, result: Result<(), StoreError>, fx: &mut E) {
+        let Some(batch) = self.ingest.under_way.take() else {
+            return;
+        };
+        match result {
+            Ok(()) => self.batch_committed(batch, fx),
+            Err(error) => self.batch_failed(batch, error, fx),
+        }
+    }
+
+    fn batch_committed<E: Effects>(&mut self, batch: Batch, fx: &mut E) {
+        self.ingest.ended += 1;
+        self.metrics.commits.add(1);
+        let count: usize = batch.runs.iter().map(|r| r.items.len()).sum();
+        self.metrics.envelopes_accepted.add(count as u64);
+        for handshake in &batch.handshakes {
+            if let Loaded::Warm(index) = &mut self.groups[handshake.group as usize].handshakes {
+                index.committed(1);
+            }
+        }
+        for run in &batch.runs {
+            if let Loaded::Warm(index) = &mut self.groups[run.group as usize].envelopes {
+                index.committed(run.items.len());
+            }
+        }
+        for handshake in &batch.handshakes {
+            self.deliver_handshake(handshake, fx);
+        }
+        for run in &batch.runs {
+            self.deliver(run, fx);
+        }
+        for conn in batch.waiting {
+            self.flush_owed(conn, fx);
+        }
+    }
+
+    /// Takes back what the store did not keep, and everything decided on top of it: the open batch may hold
+    /// duplicates of what just failed, so it fails too (decisions.md 47).
+    fn batch_failed<E: Effects>(&mut self, failed: Batch, error: StoreError, fx: &mut E) {
+        self.metrics.commits_failed.add(1);
+        tracing::warn!(%error, "a commit failed");
+        let open = std::mem::take(&mut self.ingest.open);
+        self.ingest.ended += 2; // the failed batch, and the open one whose number was the next
+        let unknown = error != StoreError::NotCommitted;
+        let mut realms: Vec<u32> = Vec::new();
+        for batch in [failed, open] {
+            for &(slot, bytes) in &batch.usage {
+                realms.push(slot);
+                if let Some(realm) = self.realm_mut(slot) {
+                    realm.log_bytes -= bytes;
+                }
+            }
+            for slot in batch
+                .groups
+                .iter()
+                .copied()
+                .chain(batch.handshakes.iter().map(|h| h.group))
+            {
+                let group = &mut self.groups[slot as usize];
+                let unsealed = std::mem::take(&mut group.run);
+                for item in unsealed.items.iter().chain(
+                    batch
+                        .runs
+                        .iter()
+                        .filter(|r| r.group == slot)
+                        .flat_map(|r| r.items.iter()),
+                ) {
+                    group.backlog.roll_back(item.seq);
+                }
+                for loaded in [&mut group.envelopes, &mut group.handshakes] {
+                    if let Loaded::Warm(index) = loaded {
+                        index.roll_back();
+                    }
+                }
+            }
+            for conn in batch.waiting {
+                self.fail_waiting(conn, fx);
+            }
+        }
+        if unknown {
+            realms.sort_unstable();
+            realms.dedup();
+            for slot in realms {
+                self.drop_realm(slot, fx);
+            }
+        }
+    }
+
+    /// Whatever this connection was owed after a commit becomes `retry/backpressure`.
+    fn fail_waiting<E: Effects>(&mut self, conn: ConnId, fx: &mut E) {
+        let refusal = super::jittered(Code::Backpressure.into(), self.now.mono_ms);
+        let Some(session) = self.session(conn) else { return };
+        let mut errors = 0;
+        for owed in &mut session.owed {
+            if let Owed::Ack { batch, .. } | Owed::After { batch, .. } = owed
+                && *batch != 0
+            {
+                *owed = Owed::Ready(message::refusal(&refusal));
+                errors += 1;
+            }
+        }
+        for _ in 0..errors {
+            self.count_error(Code::Backpressure);
+        }
+        self.flush_owed(conn, fx);
+    }
+
+    /// Charges a per-connection frame budget.
+    pub(super) fn charge_frame(
+        &mut self,
+        conn: ConnId,
+        pick: fn(&mut crate::session::Budgets) -> &mut crate::budget::Window,
+        limit: u32,
+    ) -> Result<(), Refusal> {
+        let wall_ms = self.now.wall_ms;
+        if self
+            .session(conn)
+            .is_none_or(|session| session.charge(pick, wall_ms, limit))
+        {
+            Ok(())
+        } else {
+            Err(Refusal::number(Code::RateLimited, u64::from(limit)).after(60))
+        }
+    }
+}
+
+/// Numbers the envelope and appends its framed PUSH to the group's run; returns the number.
+fn add_to_run(group: &mut Group, envelope: &Envelope<'_>, wall_ms: u64, writer: ConnId) -> u64 {
+    let Loaded::Warm(index) = &mut group.envelopes else {
+        return 0;
+    };
+    let seq = index.next_seq();
+    index.push(seq, &envelope.hash);
+    let accepted = Envelope {
+        seq,
+        ts_ms: wall_ms,
+        ..*envelope
+    };
+    let encoded = accepted.encoded_len();
+    let run = &mut group.run;
+    let start = run.buffer.len();
+    message::push_heads(encoded, &mut run.buffer);
+    let from = run.buffer.len();
+    accepted.encode(&mut run.buffer);
+    debug_assert_eq!(run.buffer.len() - from, encoded);
+    run.items.push(RunItem {
+        seq,
+        id: envelope.hash,
+        start: start as u32,
+        envelope: from as u32,
+        end: run.buffer.len() as u32,
+        cost: cost(encoded) as u32,
+        writer,
+    });
+    if !run.writers.contains(&writer) {
+        run.writers.push(writer);
+    }
+    seq
+}

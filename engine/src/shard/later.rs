@@ -1,0 +1,62 @@
+//! The one place for frames whose flow is not built yet: the checks of 02 §3.2 that need no database are in force;
+//! what passes them is told to come again, which every client does.
+
+use super::Shard;
+use crate::effects::Effects;
+use crate::event::ConnId;
+use crate::limits::{
+    CALL_PER_MINUTE, DROP_PER_MINUTE, INVITE_PER_MINUTE, LIVE_BYTES_MAX, MEDIA_BYTES_MAX,
+    WAKE_EXPIRY_AHEAD_MS, WRAP_PER_MINUTE,
+};
+use drover_wire::error::{Code, Refusal};
+use drover_wire::frame::{Frame, Wake};
+
+impl Shard {
+    pub(super) fn later<E: Effects>(&mut self, conn: ConnId, frame: &Frame<'_>, fx: &mut E) {
+        let refusal = match self.check(conn, frame) {
+            Err(refusal) => refusal,
+            Ok(()) if matches!(frame, Frame::Wake(_)) => Code::PushNotConfigured.into(), // push is off (12)
+            Ok(()) => Code::Backpressure.into(),
+        };
+        self.refuse(conn, refusal, fx);
+    }
+
+    fn check(&mut self, conn: ConnId, frame: &Frame<'_>) -> Result<(), Refusal> {
+        let too_large = |limit: usize| Err(Refusal::number(Code::EnvelopeTooLarge, limit as u64));
+        let durable = matches!(
+            frame,
+            Frame::Wrap { .. } | Frame::Invite { .. } | Frame::Blob { .. } | Frame::Drop { .. }
+        );
+        if durable && self.config.read_only {
+            return Err(Code::ServiceReadOnly.into());
+        }
+        let unbound = self.session(conn).is_none_or(|s| s.realm.is_none());
+        match frame {
+            Frame::Wrap { .. } => self.charge_frame(conn, |b| &mut b.wrap, WRAP_PER_MINUTE)?,
+            Frame::Invite { .. } => self.charge_frame(conn, |b| &mut b.invite, INVITE_PER_MINUTE)?,
+            Frame::Drop { .. } => self.charge_frame(conn, |b| &mut b.drop, DROP_PER_MINUTE)?,
+            Frame::Wake(Wake::Register { expires_at_ms, .. }) => {
+                let ahead = self.now.wall_ms + 1..=self.now.wall_ms + WAKE_EXPIRY_AHEAD_MS;
+                if !ahead.contains(expires_at_ms) {
+                    return Err(Code::PushHandleMalformed.into());
+                }
+            }
+            Frame::Call { kind, body, .. } => {
+                if !(1..=4).contains(kind) {
+                    return Err(Code::MalformedHeader.into());
+                }
+                if body.len() > LIVE_BYTES_MAX {
+                    return too_large(LIVE_BYTES_MAX);
+                }
+                self.charge_frame(conn, |b| &mut b.call, CALL_PER_MINUTE)?;
+            }
+            Frame::Media { ct, .. } if ct.len() > MEDIA_BYTES_MAX => return too_large(MEDIA_BYTES_MAX),
+            _ => {}
+        }
+        // A session without a workspace is refused whatever comes later (05 D12).
+        if unbound && !matches!(frame, Frame::Wake(_)) {
+            return Err(Code::WriterNotInAccessSet.into());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,145 @@
+//! RECON: the relay's side of one round (03). The items are in memory; only what is owed is read from the store.
+
+use super::replay::{batch_len, batch_room};
+use super::{Pending, Shard};
+use crate::effects::{Effects, StoreRequest};
+use crate::event::ConnId;
+use crate::group::Loaded;
+use crate::limits::RECON_PER_MINUTE;
+use crate::message;
+use crate::session::{Recon, Waiting};
+use bytes::Bytes;
+use drover_storage::StoreError;
+use drover_storage::log::{Record, StreamId, StreamKind};
+use drover_wire::error::{Code, Refusal};
+use drover_wire::frame::Frame;
+use drover_wire::id::GroupId;
+use drover_wire::recon::{self, item_seq};
+
+impl Shard {
+    pub(super) fn recon<E: Effects>(
+        &mut self,
+        conn: ConnId,
+        group: GroupId,
+        payload: &[u8],
+        message: &Bytes,
+        fx: &mut E,
+    ) {
+        if self.waits_its_turn(conn, message) {
+            return;
+        }
+        if let Err(refusal) = self.begin_recon(conn, group, payload, message, fx) {
+            self.refuse(conn, refusal, fx);
+        }
+    }
+
+    fn begin_recon<E: Effects>(
+        &mut self,
+        conn: ConnId,
+        group: GroupId,
+        payload: &[u8],
+        message: &Bytes,
+        fx: &mut E,
+    ) -> Result<(), Refusal> {
+        self.charge_frame(conn, |b| &mut b.recon, RECON_PER_MINUTE)?;
+        let slot = self.authorize(conn, &group)?;
+        let incoming = recon::decode(payload)?;
+        if !self.has_index(conn, slot, StreamKind::Envelopes, message, fx) {
+            return Ok(());
+        }
+        self.metrics.recon_rounds.add(1);
+        let Loaded::Warm(index) = &self.groups[slot as usize].envelopes else {
+            return Ok(());
+        };
+        let items = index.durable();
+        let answer = recon::answer(items, &incoming);
+        let (frames, bytes) = batch_room(fx.room(conn));
+        let asked: Vec<u64> = answer
+            .owed
+            .iter()
+            .take(frames)
+            .map(|&at| item_seq(&items[at as usize]))
+            .collect();
+        let round = Recon {
+            group: slot,
+            incoming,
+            answer,
+            asked,
+        };
+        if round.asked.is_empty() || bytes == 0 {
+            self.finish_recon(conn, round, &[], fx);
+            return Ok(());
+        }
+        let stream = StreamId {
+            kind: StreamKind::Envelopes,
+            group,
+        };
+        let request = StoreRequest::ReadSeqs {
+            stream,
+            seqs: round.asked.clone(),
+            bytes_max: bytes,
+        };
+        if let Some(session) = self.session(conn) {
+            session.waiting = Waiting::Recon(Box::new(round));
+        }
+        let ticket = self.ticket(Pending::Recon { conn });
+        fx.store(ticket, request);
+        Ok(())
+    }
+
+    pub(super) fn recon_read<E: Effects>(
+        &mut self,
+        conn: ConnId,
+        result: Result<Vec<Record>, StoreError>,
+        fx: &mut E,
+    ) {
+        let Some(session) = self.session(conn) else { return };
+        let round = match std::mem::take(&mut session.waiting) {
+            Waiting::Recon(round) => round,
+            other => {
+                session.waiting = other;
+                return;
+            }
+        };
+        match result {
+            Ok(records) => self.finish_recon(conn, *round, &records, fx),
+            Err(_) => self.answered_refusal(conn, Code::Backpressure.into(), fx),
+        }
+    }
+
+    /// Pushes what fits now (room may have gone since the envelopes were asked for), then answers; spans with ids
+    /// still owed are reopened (03 §7).
+    fn finish_recon<E: Effects>(&mut self, conn: ConnId, mut round: Recon, records: &[Record], fx: &mut E) {
+        let slot = round.group;
+        let fits = batch_len(records.iter(), fx.room(conn));
+        let sent = &records[..fits];
+        if !sent.is_empty() && fx.send(conn, message::pushes(sent.iter().map(|r| r.bytes.as_ref()))) {
+            for record in sent {
+                self.was_sent(conn, slot, record.seq, record.seq);
+            }
+        }
+        // Up to the last one sent everything is settled: what the store lacked of it is gone for good.
+        let settled = sent
+            .last()
+            .and_then(|last| round.asked.iter().position(|&seq| seq == last.seq))
+            .map_or(0, |at| at + 1);
+        let group = &self.groups[slot as usize];
+        let id = group.id;
+        if let Loaded::Warm(index) = &group.envelopes {
+            let unsent = round.answer.owed.split_off(settled);
+            if !unsent.is_empty() {
+                recon::reopen(&mut round.answer, index.durable(), &round.incoming, &unsent);
+            }
+        }
+        let mut payload = Vec::new();
+        recon::encode(&round.answer.ranges, &mut payload);
+        self.answered(
+            conn,
+            message::frame(&Frame::Recon {
+                group: id,
+                payload: &payload,
+            }),
+            fx,
+        );
+    }
+}

@@ -1,0 +1,112 @@
+//! One connection as a shard sees it. Small: ten thousands of them do nothing most of the time, so what is rare is
+//! boxed and what is empty owns no buffer.
+
+use crate::admission::Seat;
+use crate::tls::TlsSession;
+use crate::ws::Codec;
+use bytes::Bytes;
+use drover_engine::outbox::{Outbound, Outbox};
+use drover_engine::shard::Session;
+use std::net::SocketAddr;
+
+/// Where in its life a connection is.
+pub(crate) enum Phase {
+    /// Its HTTP request is not complete.
+    Request(Box<Request>),
+    /// A WebSocket the engine knows.
+    Open,
+    /// On its way to another shard; the engine here has forgotten it.
+    Moving(Box<Moving>),
+    /// What is queued is still written, what comes in is dropped. The engine has been told that it is closed.
+    Leaving,
+    /// All is written; what comes in is dropped for a moment, so that the peer reads the end and not a reset.
+    Lingering,
+}
+
+/// What is known before the upgrade.
+pub(crate) struct Request {
+    pub(crate) peer: SocketAddr,
+}
+
+/// Where a connection goes.
+pub(crate) struct Moving {
+    pub(crate) shard: usize,
+    pub(crate) session: Box<Session>,
+}
+
+/// See the module.
+pub(crate) struct Conn<S> {
+    pub(crate) socket: S,
+    pub(crate) outbox: Outbox,
+    pub(crate) codec: Codec,
+    pub(crate) tls: Option<Box<TlsSession>>,
+    pub(crate) seat: Option<Seat>,
+    pub(crate) phase: Phase,
+    /// The newest ping's answer, waiting because the outbox is full.
+    pub(crate) pong: Option<Box<Bytes>>,
+    /// The socket may have bytes to read.
+    pub(crate) readable: bool,
+    /// The peer has ended its direction; there may be bytes before that.
+    pub(crate) ended: bool,
+    /// The socket took less than it was offered.
+    pub(crate) blocked: bool,
+    /// In the list of those to be written this turn.
+    pub(crate) dirty: bool,
+    /// The engine wants no further message for now.
+    pub(crate) paused: bool,
+    /// The engine waits for room.
+    pub(crate) watched: bool,
+}
+
+impl<S> Conn<S> {
+    /// A connection that was just accepted.
+    pub(crate) fn accepted(socket: S, peer: SocketAddr, tls: Option<Box<TlsSession>>) -> Self {
+        Self {
+            socket,
+            outbox: Outbox::default(),
+            codec: Codec::default(),
+            tls,
+            seat: None,
+            phase: Phase::Request(Box::new(Request { peer })),
+            pong: None,
+            readable: false,
+            ended: false,
+            blocked: false,
+            dirty: false,
+            paused: false,
+            watched: false,
+        }
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.phase, Phase::Open)
+    }
+
+    /// Whether bytes that come in are of no interest any more.
+    pub(crate) fn is_deaf(&self) -> bool {
+        matches!(self.phase, Phase::Leaving | Phase::Lingering)
+    }
+
+    /// Whether its messages are to be handed to the engine now.
+    pub(crate) fn is_listening(&self) -> bool {
+        match self.phase {
+            Phase::Open => !self.paused,
+            Phase::Request(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Whether anything waits to be written.
+    pub(crate) fn has_output(&self) -> bool {
+        !self.outbox.is_empty() || self.tls.as_ref().is_some_and(|tls| tls.has_unsent())
+    }
+
+    /// Queues bytes that are no message of the engine, past the bounds.
+    pub(crate) fn force(&mut self, bytes: Bytes, messages: u32) {
+        self.outbox.force(Outbound {
+            bytes,
+            messages,
+            cost: 0,
+        });
+    }
+}

@@ -1,0 +1,447 @@
+//! A shard's loop (architecture.md §5): wait, read what came, hand it to the engine, write what it queued, wait.
+//! One turn reads the clocks once, gives the engine's batch to the store once and writes to each connection once.
+
+use crate::Shard;
+use crate::chunk::Chunk;
+use crate::clock::{self, Pace};
+use crate::conn::{Conn, Phase};
+use crate::driver::{Driver, Ready};
+use crate::listen::{self, Spare};
+use crate::mailbox::{Letter, Mailbox};
+use crate::parcel::Parcel;
+use crate::stop::Stop;
+use crate::timers::Deadline;
+use crate::tls::{Certificates, TlsSession};
+use crate::world::World;
+use drover_engine::effects::{CloseHow, CloseReason, Effects};
+use drover_engine::{ConnId, Event};
+use std::io;
+use std::mem;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Connections accepted in one turn.
+const ACCEPTS_MAX: usize = 128;
+/// Letters read in one turn.
+const LETTERS_MAX: usize = 8_192;
+
+/// What one shard's thread runs.
+pub(crate) struct Turn<D: Driver> {
+    pub(crate) shard: Shard,
+    pub(crate) world: World<D>,
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) stop: Arc<Stop>,
+    pub(crate) certificates: Option<Arc<Certificates>>,
+    pub(crate) trusted_proxy_hops: usize,
+    /// Sockets are read into this.
+    pub(crate) chunk: Chunk,
+    /// Records are decrypted into this.
+    pub(crate) plain: Chunk,
+    /// There may be more to read from them than one turn's share.
+    pub(crate) unread: Vec<ConnId>,
+    letters: Vec<Letter>,
+    pace: Pace,
+    spare: Spare,
+    /// Connections may wait to be accepted.
+    acceptable: bool,
+    /// Not before this moment.
+    accept_from_ms: u64,
+    /// [`Event::Drain`] was given.
+    pub(crate) draining: bool,
+    /// It was reported that this shard has nothing left to do.
+    drained: bool,
+}
+
+/// The parts a [`Turn`] is made of that are the same for all drivers.
+pub(crate) struct Parts {
+    pub(crate) shard: Shard,
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) stop: Arc<Stop>,
+    pub(crate) certificates: Option<Arc<Certificates>>,
+    pub(crate) trusted_proxy_hops: usize,
+    pub(crate) turn_max: Duration,
+}
+
+impl<D: Driver> Turn<D> {
+    pub(crate) fn new(world: World<D>, parts: Parts) -> Self {
+        Self {
+            shard: parts.shard,
+            world,
+            mailbox: parts.mailbox,
+            stop: parts.stop,
+            certificates: parts.certificates,
+            trusted_proxy_hops: parts.trusted_proxy_hops,
+            chunk: Chunk::default(),
+            plain: Chunk::default(),
+            unread: Vec::new(),
+            letters: Vec::new(),
+            pace: Pace::new(parts.turn_max),
+            spare: Spare::new(),
+            acceptable: true,
+            accept_from_ms: 0,
+            draining: false,
+            drained: false,
+        }
+    }
+
+    /// Runs until the relay stops.
+    ///
+    /// # Errors
+    /// Only if the system refuses to wait for events, after which the shard can't serve.
+    pub(crate) fn run(mut self) -> io::Result<()> {
+        let mut ended = Instant::now();
+        while !self.stop.is_over(clock::mono_ms(ended)) {
+            self.wait(ended)?;
+            let began = Instant::now();
+            self.world.now = clock::now(began);
+            self.turn();
+            let messages = mem::take(&mut self.world.turn_messages);
+            self.world.metrics.turns.add(1);
+            ended = Instant::now();
+            let rest = self.pace.rest(began, ended, messages);
+            // With work left over there is nothing to collect first.
+            if !rest.is_zero() && !self.has_leftovers() {
+                std::thread::sleep(rest);
+                ended += rest;
+            }
+        }
+        // Whoever is still here after the deadline is cut off.
+        for id in self.world.conns.ids() {
+            self.world.close(id, CloseHow::Evict, CloseReason::Shutdown);
+        }
+        Ok(())
+    }
+
+    /// Waits until there is something to do; the last turn ended at `ended`.
+    fn wait(&mut self, ended: Instant) -> io::Result<()> {
+        let timeout = self.timeout(clock::mono_ms(ended));
+        if timeout != Some(Duration::ZERO) && self.mailbox.may_sleep() {
+            let waited = self.world.driver.wait(timeout);
+            self.mailbox.awake();
+            waited
+        } else {
+            self.world.driver.wait(Some(Duration::ZERO))
+        }
+    }
+
+    /// How long there is nothing to do if nothing comes.
+    fn timeout(&self, mono_ms: u64) -> Option<Duration> {
+        if self.has_leftovers() {
+            return Some(Duration::ZERO);
+        }
+        let accept = self.acceptable.then_some(self.accept_from_ms);
+        let stop = if self.draining {
+            self.stop.deadline_ms()
+        } else {
+            None
+        };
+        let next = [
+            self.shard.next_wake_ms(),
+            self.world.timers.next_ms(),
+            accept,
+            stop,
+        ];
+        let next = next.into_iter().flatten().min()?;
+        Some(Duration::from_millis(next.saturating_sub(mono_ms)))
+    }
+
+    /// Whether this turn has left something for the next.
+    fn has_leftovers(&self) -> bool {
+        let world = &self.world;
+        let lists = [
+            &self.unread,
+            &world.roomy,
+            &world.closed,
+            &world.resumed,
+            &world.moving,
+            &world.dirty,
+        ];
+        lists.into_iter().any(|list| !list.is_empty())
+    }
+
+    fn turn(&mut self) {
+        self.read_letters();
+        while let Some(ready) = self.world.driver.next() {
+            match ready {
+                Ready::Accept => self.acceptable = true,
+                Ready::Socket {
+                    slot,
+                    readable,
+                    writable,
+                    ended,
+                    lost,
+                } => {
+                    self.socket_ready(slot, readable, writable, ended, lost);
+                }
+            }
+        }
+        if self.acceptable && self.world.now.mono_ms >= self.accept_from_ms {
+            self.accept();
+        }
+        for id in mem::take(&mut self.unread) {
+            self.read(id);
+        }
+        self.deadlines();
+        self.settle();
+        self.shard.end_of_turn(self.world.now, &mut self.world);
+        self.settle();
+        for id in mem::take(&mut self.world.dirty) {
+            if let Some(conn) = self.world.conns.get_mut(id) {
+                conn.dirty = false;
+                self.world.flush(id);
+            }
+        }
+        if self.draining && !self.drained {
+            self.drained = self.shard.drained() && !self.has_conversations();
+            if self.drained {
+                self.stop.one_drained(&self.world.shared.doors);
+            }
+        }
+    }
+
+    fn read_letters(&mut self) {
+        let mut letters = mem::take(&mut self.letters);
+        self.mailbox.take(LETTERS_MAX, &mut letters);
+        let now = self.world.now;
+        for letter in letters.drain(..) {
+            match letter {
+                Letter::Stored(ticket, answer) => {
+                    self.shard
+                        .handle(now, Event::Stored { ticket, answer }, &mut self.world);
+                }
+                Letter::Offloaded(ticket, matches) => {
+                    self.shard
+                        .handle(now, Event::Offloaded { ticket, matches }, &mut self.world);
+                }
+                Letter::Posted(message) => self.shard.handle(now, Event::Posted(message), &mut self.world),
+                Letter::Parcel(parcel) => self.arrive(*parcel),
+                Letter::Drain => {
+                    if !mem::replace(&mut self.draining, true) {
+                        self.shard.handle(now, Event::Drain, &mut self.world);
+                    }
+                }
+                Letter::Look => {}
+            }
+            self.settle();
+        }
+        self.letters = letters;
+    }
+
+    fn socket_ready(&mut self, slot: u32, readable: bool, writable: bool, ended: bool, lost: bool) {
+        let Some(id) = self.world.conns.id_at(slot) else {
+            return;
+        };
+        let Some(conn) = self.world.conns.get_mut(id) else {
+            return;
+        };
+        conn.readable |= readable;
+        conn.ended |= ended;
+        if writable && mem::take(&mut conn.blocked) && (conn.has_output() || conn.watched) {
+            self.world.mark_dirty(id);
+        }
+        let Some(conn) = self.world.conns.get_mut(id) else {
+            return;
+        };
+        if lost && !conn.is_listening() && !conn.is_deaf() {
+            // Paused, so nothing would read the loss.
+            self.world.metrics.peer_lost.add(1);
+            self.world.end(id);
+        } else {
+            self.read(id);
+        }
+        self.settle();
+    }
+
+    /// Tells the engine what has come of its effects, until nothing more comes of that.
+    pub(crate) fn settle(&mut self) {
+        let now = self.world.now;
+        loop {
+            if let Some(id) = pop_first(&mut self.world.closed) {
+                self.shard
+                    .handle(now, Event::Closed { conn: id }, &mut self.world);
+            } else if let Some(id) = pop_first(&mut self.world.moving) {
+                self.depart(id);
+            } else if let Some(id) = pop_first(&mut self.world.resumed) {
+                self.resume(id);
+            } else if let Some(id) = pop_first(&mut self.world.roomy) {
+                if self.world.conns.get_mut(id).is_some_and(|conn| conn.is_open()) {
+                    self.shard.handle(now, Event::Room { conn: id }, &mut self.world);
+                }
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn deadlines(&mut self) {
+        let now = self.world.now;
+        while let Some((deadline, id)) = self.world.timers.due(now.mono_ms) {
+            let Some(conn) = self.world.conns.get_mut(id) else {
+                continue;
+            };
+            match (deadline, &conn.phase) {
+                (Deadline::Request, Phase::Request(_)) => self.world.metrics.head_deadline.add(1),
+                (Deadline::Flush, Phase::Leaving) | (Deadline::Linger, Phase::Lingering) => {}
+                _ => continue,
+            }
+            self.world.end(id);
+        }
+        if self
+            .shard
+            .next_wake_ms()
+            .is_some_and(|at_ms| at_ms <= now.mono_ms)
+        {
+            self.shard.handle(now, Event::Tick, &mut self.world);
+        }
+    }
+
+    fn accept(&mut self) {
+        if let Some(certificates) = &self.certificates
+            && certificates.check_due(self.world.now.mono_ms)
+        {
+            let certificates = certificates.clone();
+            self.world.shared.offload.run(move || certificates.check());
+        }
+        for _ in 0..ACCEPTS_MAX {
+            match self.world.driver.accept() {
+                Ok(Some((stream, peer))) => {
+                    self.world.metrics.accepted.add(1);
+                    let id = self.world.conns.next_id();
+                    let tls = self
+                        .certificates
+                        .as_ref()
+                        .map(|certificates| TlsSession::new(certificates.current()));
+                    let adopted = stream
+                        .set_nodelay(true)
+                        .and_then(|()| self.world.driver.adopt(stream, id.slot));
+                    match (adopted, tls.transpose()) {
+                        (Ok(socket), Ok(tls)) => {
+                            self.world.conns.insert(Conn::accepted(socket, peer, tls));
+                            self.world.metrics.sockets.add(1);
+                            self.world
+                                .timers
+                                .start(Deadline::Request, self.world.now.mono_ms, id);
+                        }
+                        _ => self.world.metrics.accept_errors.add(1),
+                    }
+                }
+                Ok(None) => {
+                    self.acceptable = false;
+                    return;
+                }
+                Err(error) if listen::is_about_one_connection(&error) => {}
+                Err(error) => {
+                    if listen::is_descriptor_limit(&error) {
+                        let driver = &mut self.world.driver;
+                        let (turned_away, none_left) = self.spare.turn_away(|| driver.accept());
+                        self.world.metrics.accept_descriptor_limit.add(turned_away);
+                        self.acceptable = !none_left;
+                    } else {
+                        self.world.metrics.accept_errors.add(1);
+                    }
+                    self.accept_from_ms = self.world.now.mono_ms + listen::BACK_OFF_MS;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Sends a connection to the shard the engine chose.
+    fn depart(&mut self, id: ConnId) {
+        let Some(conn) = self.world.conns.remove(id) else {
+            return;
+        };
+        let Conn {
+            socket,
+            outbox,
+            codec,
+            tls,
+            seat,
+            phase,
+            paused,
+            ..
+        } = *conn;
+        self.world.metrics.sockets.sub(1);
+        let Phase::Moving(moving) = phase else { return };
+        match self.world.driver.release(socket) {
+            Ok(stream) => {
+                self.world.metrics.migrated.add(1);
+                let parcel = Parcel {
+                    stream,
+                    tls,
+                    codec,
+                    outbox,
+                    seat,
+                    session: moving.session,
+                    paused,
+                };
+                self.world.shared.doors[moving.shard].post(Letter::Parcel(Box::new(parcel)));
+            }
+            Err(error) => tracing::error!(%error, "a connection can't be moved to its shard"),
+        }
+    }
+
+    /// Takes in a connection from another shard.
+    fn arrive(&mut self, parcel: Parcel) {
+        let Parcel {
+            stream,
+            tls,
+            codec,
+            outbox,
+            seat,
+            session,
+            paused,
+        } = parcel;
+        let id = self.world.conns.next_id();
+        let socket = match self.world.driver.adopt(stream, id.slot) {
+            Ok(socket) => socket,
+            Err(error) => {
+                tracing::error!(%error, "a connection can't be taken in");
+                return;
+            }
+        };
+        let conn = Conn {
+            socket,
+            outbox,
+            codec,
+            tls,
+            seat,
+            phase: Phase::Open,
+            pong: None,
+            readable: false,
+            ended: false,
+            blocked: false,
+            dirty: false,
+            paused,
+            watched: false,
+        };
+        self.world.conns.insert(conn);
+        self.world.metrics.sockets.add(1);
+        self.world.mark_dirty(id);
+        self.shard.handle(
+            self.world.now,
+            Event::Arrived { conn: id, session },
+            &mut self.world,
+        );
+        self.resume(id);
+    }
+
+    /// Whether a peer may still be waiting for something to be written.
+    fn has_conversations(&mut self) -> bool {
+        let conns = &mut self.world.conns;
+        conns.ids().into_iter().any(|id| {
+            conns
+                .get_mut(id)
+                .is_some_and(|conn| !matches!(conn.phase, Phase::Request(_)))
+        })
+    }
+}
+
+/// Takes the oldest. The lists are short: most hold nothing most of the time.
+fn pop_first(list: &mut Vec<ConnId>) -> Option<ConnId> {
+    if list.is_empty() {
+        None
+    } else {
+        Some(list.remove(0))
+    }
+}

@@ -1,0 +1,316 @@
+//! The world around an engine shard, over real sockets: the connections, what is queued for them, and the
+//! engine's [`Effects`] on both. Whatever must be told to the engine in return is noted here and told by the loop
+//! ([`crate::turn`]), never within an effect.
+
+use crate::admission::Admission;
+use crate::conn::{Conn, Moving, Phase};
+use crate::driver::Driver;
+use crate::mailbox::{Letter, Mailbox};
+use crate::metrics::{Metrics, position};
+use crate::offload::Offload;
+use crate::slab::Slab;
+use crate::timers::{Deadline, Timers};
+use crate::write::{self, Written};
+use crate::ws::control_frame;
+use bytes::Bytes;
+use drover_engine::code;
+use drover_engine::effects::{CloseHow, CloseReason, CodeCheck, Effects, StoreRequest, Stores};
+use drover_engine::event::Ticket;
+use drover_engine::outbox::{COST_MAX, MESSAGES_MAX, Outbound, Room};
+use drover_engine::shard::{Session, ShardMessage};
+use drover_engine::{ConnId, Now};
+use std::sync::Arc;
+
+/// A close frame without status (02 §1).
+const CLOSE: &[u8] = &[0x88, 0x00];
+/// A close frame with status 1012, service restart (02 decision 14).
+const CLOSE_RESTART: &[u8] = &[0x88, 0x02, 0x03, 0xf4];
+/// An empty ping.
+const PING: &[u8] = &[0x89, 0x00];
+
+/// What all shards share.
+pub(crate) struct Shared {
+    pub(crate) doors: Box<[Arc<Mailbox>]>,
+    pub(crate) stores: Stores,
+    pub(crate) offload: Offload,
+    pub(crate) admission: Arc<Admission>,
+}
+
+/// See the module.
+pub(crate) struct World<D: Driver> {
+    pub(crate) driver: D,
+    pub(crate) conns: Slab<Conn<D::Socket>>,
+    pub(crate) timers: Timers,
+    pub(crate) now: Now,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) shared: Arc<Shared>,
+    /// Number of this shard.
+    pub(crate) me: usize,
+    /// Messages in and out since the turn began.
+    pub(crate) turn_messages: u64,
+    /// To be written at the end of the turn.
+    pub(crate) dirty: Vec<ConnId>,
+    /// The engine is to be told that they are closed.
+    pub(crate) closed: Vec<ConnId>,
+    /// The engine is to be told that they have room.
+    pub(crate) roomy: Vec<ConnId>,
+    /// They may be read again.
+    pub(crate) resumed: Vec<ConnId>,
+    /// They are to be sent to another shard.
+    pub(crate) moving: Vec<ConnId>,
+    pub(crate) scratch: write::Scratch,
+}
+
+impl<D: Driver> World<D> {
+    pub(crate) fn new(
+        driver: D,
+        me: usize,
+        request_ms: u64,
+        metrics: Arc<Metrics>,
+        shared: Arc<Shared>,
+        now: Now,
+    ) -> Self {
+        Self {
+            driver,
+            conns: Slab::new(),
+            timers: Timers::new(request_ms),
+            now,
+            metrics,
+            shared,
+            me,
+            turn_messages: 0,
+            dirty: Vec::new(),
+            closed: Vec::new(),
+            roomy: Vec::new(),
+            resumed: Vec::new(),
+            moving: Vec::new(),
+            scratch: write::Scratch::default(),
+        }
+    }
+
+    fn open(&mut self, id: ConnId) -> Option<&mut Conn<D::Socket>> {
+        self.conns.get_mut(id).filter(|conn| conn.is_open())
+    }
+
+    /// Puts the connection on the list of those to be written.
+    pub(crate) fn mark_dirty(&mut self, id: ConnId) {
+        if let Some(conn) = self.conns.get_mut(id)
+            && !conn.dirty
+        {
+            conn.dirty = true;
+            self.dirty.push(id);
+        }
+    }
+
+    /// Writes what the socket takes, and sees to what follows from that.
+    pub(crate) fn flush(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.get_mut(id) else {
+            return;
+        };
+        if conn.blocked {
+            return;
+        }
+        let mut progress = false;
+        loop {
+            match write::write(&mut self.driver, conn, &mut self.scratch) {
+                Ok(Written { bytes }) => {
+                    self.metrics.bytes_out.add(bytes as u64);
+                    progress |= bytes > 0;
+                }
+                Err(write::Lost) => {
+                    self.metrics.peer_lost.add(1);
+                    self.end(id);
+                    return;
+                }
+            }
+            match conn
+                .pong
+                .take_if(|_| !conn.blocked && conn.outbox.room().messages > 0)
+            {
+                Some(pong) => conn.force(*pong, 1),
+                None => break,
+            }
+        }
+        if conn.watched && (progress || conn.outbox.is_empty()) {
+            let room = conn.outbox.room();
+            if room.messages >= MESSAGES_MAX / 4 && room.cost >= COST_MAX / 4 {
+                conn.watched = false;
+                self.roomy.push(id);
+            }
+        }
+        if matches!(conn.phase, Phase::Leaving) && !conn.has_output() {
+            self.linger(id);
+        }
+    }
+
+    /// All is written: our direction ends, and what still comes in is dropped until the peer ends too.
+    fn linger(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.get_mut(id) else {
+            return;
+        };
+        conn.phase = Phase::Lingering;
+        if let Some(tls) = &mut conn.tls {
+            tls.end();
+            // If the socket doesn't take the alert, the end of the stream has to do.
+            let _ = write::write(&mut self.driver, conn, &mut self.scratch);
+        }
+        self.driver.end_write(&mut conn.socket);
+        if conn.ended && !conn.readable {
+            self.end(id);
+        } else {
+            self.timers.start(Deadline::Linger, self.now.mono_ms, id);
+        }
+    }
+
+    /// The connection is over, now. The engine is told if it knows it.
+    pub(crate) fn end(&mut self, id: ConnId) {
+        if let Some(conn) = self.conns.remove(id) {
+            if conn.is_open() {
+                self.closed.push(id);
+            }
+            self.metrics.sockets.sub(1);
+            self.driver.close(conn.socket);
+        }
+    }
+
+    /// Begins the end of a connection: what is queued and then `last` leaves, nothing that comes in is looked at.
+    pub(crate) fn leave(&mut self, id: ConnId, last: Bytes) {
+        let Some(conn) = self.conns.get_mut(id) else {
+            return;
+        };
+        if conn.is_open() {
+            self.closed.push(id);
+        }
+        conn.phase = Phase::Leaving;
+        conn.codec = Default::default();
+        conn.watched = false;
+        conn.pong = None;
+        conn.force(last, 1);
+        self.timers.start(Deadline::Flush, self.now.mono_ms, id);
+        self.mark_dirty(id);
+    }
+
+    /// Answers a ping. A peer that sends pings and doesn't read gets the newest one answered once it reads
+    /// (RFC 6455 §5.5.3).
+    pub(crate) fn pong(&mut self, id: ConnId, payload: &[u8]) {
+        let Some(conn) = self.open(id) else { return };
+        let pong = control_frame(0xa, payload);
+        if conn.outbox.room().messages > 0 {
+            conn.force(pong, 1);
+        } else {
+            conn.pong = Some(Box::new(pong));
+        }
+        self.mark_dirty(id);
+    }
+}
+
+impl<D: Driver> Effects for World<D> {
+    fn room(&mut self, id: ConnId) -> Room {
+        let Some(conn) = self.open(id) else {
+            return Room::NONE;
+        };
+        let room = conn.outbox.room();
+        if conn.blocked || (room.messages >= MESSAGES_MAX / 2 && room.cost >= COST_MAX / 2) {
+            return room;
+        }
+        self.flush(id);
+        self.open(id).map_or(Room::NONE, |conn| conn.outbox.room())
+    }
+
+    fn send(&mut self, id: ConnId, out: Outbound) -> bool {
+        let Some(conn) = self.open(id) else { return false };
+        let messages = u64::from(out.messages);
+        if !conn.outbox.push(out) {
+            return false;
+        }
+        if !conn.dirty {
+            conn.dirty = true;
+            self.dirty.push(id);
+        }
+        self.turn_messages += messages;
+        self.metrics.messages_out.add(messages);
+        true
+    }
+
+    fn watch_room(&mut self, id: ConnId) {
+        if let Some(conn) = self.open(id) {
+            conn.watched = true;
+            self.mark_dirty(id);
+        }
+    }
+
+    fn close(&mut self, id: ConnId, how: CloseHow, reason: CloseReason) {
+        let Some(conn) = self.open(id) else { return };
+        if how == CloseHow::Evict {
+            conn.outbox.clear(true);
+        }
+        self.metrics.closed[position(reason)].add(1);
+        let last = if how == CloseHow::Restart {
+            CLOSE_RESTART
+        } else {
+            CLOSE
+        };
+        self.leave(id, Bytes::from_static(last));
+        if how == CloseHow::Evict {
+            self.flush(id);
+            if self
+                .conns
+                .get_mut(id)
+                .is_some_and(|conn| matches!(conn.phase, Phase::Leaving))
+            {
+                // The socket is full: the close frame can't leave, so the connection ends without.
+                self.end(id);
+            }
+        }
+    }
+
+    fn ping(&mut self, id: ConnId) {
+        let Some(conn) = self.open(id) else { return };
+        // With no slot left it counts as sent: the probe's deadline runs all the same (02 §9).
+        if conn.outbox.room().messages > 0 {
+            conn.force(Bytes::from_static(PING), 1);
+            self.mark_dirty(id);
+        }
+    }
+
+    fn resume(&mut self, id: ConnId) {
+        if let Some(conn) = self.open(id)
+            && conn.paused
+        {
+            conn.paused = false;
+            self.resumed.push(id);
+        }
+    }
+
+    fn authenticated(&mut self, id: ConnId) {
+        if let Some(seat) = self.open(id).and_then(|conn| conn.seat.as_mut()) {
+            seat.authenticated();
+        }
+    }
+
+    fn migrate(&mut self, id: ConnId, shard: usize, session: Box<Session>) {
+        debug_assert!(shard < self.shared.doors.len());
+        if let Some(conn) = self.open(id) {
+            conn.phase = Phase::Moving(Box::new(Moving { shard, session }));
+            self.moving.push(id);
+        }
+    }
+
+    fn post(&mut self, shard: usize, message: ShardMessage) {
+        self.shared.doors[shard].post(Letter::Posted(message));
+    }
+
+    fn store(&mut self, ticket: Ticket, request: StoreRequest) {
+        let door = self.shared.doors[self.me].clone();
+        self.shared
+            .stores
+            .submit(request, move |answer| door.post(Letter::Stored(ticket, answer)));
+    }
+
+    fn offload(&mut self, ticket: Ticket, check: CodeCheck) -> bool {
+        let door = self.shared.doors[self.me].clone();
+        self.shared
+            .offload
+            .run(move || door.post(Letter::Offloaded(ticket, code::matches(&check))))
+    }
+}

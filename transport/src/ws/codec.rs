@@ -1,0 +1,195 @@
+//! Bytes of one connection in, WebSocket messages out (RFC 6455). Whole binary messages, which is nearly everything,
+//! are unmasked where they lie and handed on as slices; all else goes through tungstenite ([`super::slow`]).
+//!
+//! A frame that is not all here yet is moved to the connection's own buffer, which grows with the bytes that come
+//! and never by the length a peer declares.
+
+use super::mask::unmask;
+use super::slow::Slow;
+use bytes::{Bytes, BytesMut};
+
+/// Largest message, and largest fragment of one (02 §1): beyond it the connection is dropped.
+pub(crate) const MESSAGE_BYTES_MAX: usize = 1_056_768;
+/// Longest frame head: two bytes, eight of length, four of key.
+const HEAD_BYTES_MAX: usize = 14;
+
+/// What a client sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Item {
+    /// A binary message.
+    Message(Bytes),
+    /// A text message, whatever it says.
+    Text,
+    /// A ping, with its payload.
+    Ping(Bytes),
+    /// A pong.
+    Pong,
+    /// A close frame, with the payload to answer it with.
+    Close(Bytes),
+}
+
+/// Why a connection can't go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// A message or fragment above [`MESSAGE_BYTES_MAX`].
+    Oversize,
+    /// Anything else RFC 6455 forbids.
+    Protocol,
+}
+
+/// A frame's first bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Head {
+    /// FIN, reserved bits and opcode.
+    pub(super) first: u8,
+    pub(super) masked: bool,
+    pub(super) head_bytes: usize,
+    pub(super) payload_bytes: usize,
+}
+
+/// How much of a head is there.
+enum Parsed {
+    Head(Head),
+    /// So many bytes in all are needed to know more.
+    Needs(usize),
+}
+
+impl Head {
+    #[inline]
+    fn parse(bytes: &[u8]) -> Result<Parsed, Failure> {
+        let [first, second, rest @ ..] = bytes else {
+            return Ok(Parsed::Needs(2));
+        };
+        let masked = second & 0x80 != 0;
+        let (length_bytes, payload_bytes) = match second & 0x7f {
+            126 => match rest {
+                [a, b, ..] => (2, u64::from(u16::from_be_bytes([*a, *b]))),
+                _ => return Ok(Parsed::Needs(4)),
+            },
+            127 => match rest.first_chunk::<8>() {
+                Some(length) => (8, u64::from_be_bytes(*length)),
+                None => return Ok(Parsed::Needs(10)),
+            },
+            short => (0, u64::from(short)),
+        };
+        if payload_bytes > MESSAGE_BYTES_MAX as u64 {
+            return Err(Failure::Oversize);
+        }
+        let head_bytes = 2 + length_bytes + if masked { 4 } else { 0 };
+        if bytes.len() < head_bytes {
+            return Ok(Parsed::Needs(head_bytes));
+        }
+        Ok(Parsed::Head(Head {
+            first: *first,
+            masked,
+            head_bytes,
+            payload_bytes: payload_bytes as usize,
+        }))
+    }
+
+    fn frame_bytes(&self) -> usize {
+        self.head_bytes + self.payload_bytes
+    }
+}
+
+/// The state of one connection's inbound direction.
+#[derive(Default)]
+pub(crate) struct Codec {
+    /// The beginning of a frame, or what a paused connection has not looked at yet.
+    tail: BytesMut,
+    /// There while a fragmented message is open.
+    slow: Option<Box<Slow>>,
+}
+
+impl Codec {
+    /// The next item of `data`. `None` once all of it is taken: what is incomplete is kept.
+    #[inline]
+    pub(crate) fn next(&mut self, data: &mut BytesMut) -> Result<Option<Item>, Failure> {
+        loop {
+            let (head, frame) = if self.tail.is_empty() {
+                match Head::parse(data)? {
+                    Parsed::Head(head) if data.len() >= head.frame_bytes() => {
+                        (head, data.split_to(head.frame_bytes()))
+                    }
+                    _ => {
+                        self.keep(data);
+                        return Ok(None);
+                    }
+                }
+            } else {
+                match self.complete(data)? {
+                    Some(whole) => whole,
+                    None => return Ok(None),
+                }
+            };
+            if let Some(item) = self.frame(head, frame)? {
+                return Ok(Some(item));
+            }
+        }
+    }
+
+    /// Moves bytes from `data` to the frame whose beginning is kept, no more than it needs.
+    fn complete(&mut self, data: &mut BytesMut) -> Result<Option<(Head, BytesMut)>, Failure> {
+        loop {
+            let (needs, head) = match Head::parse(&self.tail[..self.tail.len().min(HEAD_BYTES_MAX)])? {
+                Parsed::Needs(bytes) => (bytes, None),
+                Parsed::Head(head) => (head.frame_bytes(), Some(head)),
+            };
+            let missing = needs.saturating_sub(self.tail.len());
+            if missing == 0 {
+                if let Some(head) = head {
+                    let frame = self.tail.split_to(head.frame_bytes());
+                    if self.tail.is_empty() {
+                        self.tail = BytesMut::new();
+                    }
+                    return Ok(Some((head, frame)));
+                }
+            } else if data.is_empty() {
+                return Ok(None);
+            } else {
+                let piece = data.split_to(missing.min(data.len()));
+                self.tail.extend_from_slice(&piece);
+            }
+        }
+    }
+
+    #[inline]
+    fn frame(&mut self, head: Head, mut frame: BytesMut) -> Result<Option<Item>, Failure> {
+        // FIN, no reserved bit, binary.
+        if head.first == 0x82 && head.masked && self.slow.is_none() {
+            let key = [
+                frame[head.head_bytes - 4],
+                frame[head.head_bytes - 3],
+                frame[head.head_bytes - 2],
+                frame[head.head_bytes - 1],
+            ];
+            bytes::Buf::advance(&mut frame, head.head_bytes);
+            unmask(&mut frame, key);
+            return Ok(Some(Item::Message(frame.freeze())));
+        }
+        let mut slow = self.slow.take().unwrap_or_default();
+        let item = slow.frame(head, &frame)?;
+        if slow.in_message() {
+            self.slow = Some(slow);
+        }
+        Ok(item)
+    }
+
+    /// Puts `data` aside, in a buffer of the connection's own, so that it pins nothing that is shared.
+    pub(crate) fn keep(&mut self, data: &mut BytesMut) {
+        if !data.is_empty() {
+            self.tail.extend_from_slice(data);
+        }
+        *data = BytesMut::new();
+    }
+
+    /// Takes back what [`Self::keep`] put aside, to be looked at again.
+    pub(crate) fn take_kept(&mut self) -> BytesMut {
+        std::mem::take(&mut self.tail)
+    }
+
+    /// Bytes put aside.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.tail.len()
+    }
+}

@@ -1,0 +1,261 @@
+//! Our codec against tungstenite: the same bytes, however they are cut, give the same messages and the same verdict.
+
+use super::codec::{Codec, Failure, Item, MESSAGE_BYTES_MAX};
+use super::slow;
+use bytes::{Bytes, BytesMut};
+use proptest::prelude::*;
+use std::io::{self, Read, Write};
+use tungstenite::protocol::{Role, WebSocketContext};
+use tungstenite::{Error, Message};
+
+/// What came out, and how it ended.
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    items: Vec<Item>,
+    failed: bool,
+}
+
+struct Memory<'a>(&'a [u8]);
+
+impl Read for Memory<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.0.is_empty() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.0.read(into)
+    }
+}
+
+impl Write for Memory<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn oracle(stream: &[u8]) -> Seen {
+    let mut context = WebSocketContext::new(Role::Server, Some(slow::config()));
+    let mut memory = Memory(stream);
+    let mut items = Vec::new();
+    loop {
+        match context.read(&mut memory) {
+            Ok(Message::Binary(bytes)) => items.push(Item::Message(bytes)),
+            Ok(Message::Text(_)) => items.push(Item::Text),
+            Ok(Message::Ping(payload)) => items.push(Item::Ping(payload)),
+            Ok(Message::Pong(_)) => items.push(Item::Pong),
+            // How tungstenite shows a reserved close code.
+            Ok(Message::Close(Some(close))) if close.reason.as_str() == "Protocol violation" => {
+                return Seen { items, failed: true };
+            }
+            Ok(Message::Close(close)) => {
+                let mut echo = Vec::new();
+                if let Some(close) = close {
+                    echo.extend_from_slice(&u16::from(close.code).to_be_bytes());
+                    echo.extend_from_slice(close.reason.as_bytes());
+                }
+                items.push(Item::Close(echo.into()));
+                return Seen { items, failed: false };
+            }
+            Err(Error::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Seen { items, failed: false };
+            }
+            Ok(Message::Frame(_)) | Err(_) => return Seen { items, failed: true },
+        }
+    }
+}
+
+fn ours(pieces: &[Vec<u8>]) -> Seen {
+    let mut codec = Codec::default();
+    let mut items = Vec::new();
+    for piece in pieces {
+        let mut data = BytesMut::from(&piece[..]);
+        loop {
+            match codec.next(&mut data) {
+                Ok(Some(item)) => {
+                    items.push(item);
+                    if matches!(items.last(), Some(Item::Close(_))) {
+                        return Seen { items, failed: false };
+                    }
+                }
+                Ok(None) => break,
+                Err(_) => return Seen { items, failed: true },
+            }
+        }
+    }
+    Seen { items, failed: false }
+}
+
+fn frame(first: u8, masked: bool, payload: &[u8]) -> Vec<u8> {
+    let mut out = vec![first];
+    let flag = if masked { 0x80 } else { 0 };
+    match payload.len() {
+        len @ 0..126 => out.push(flag | len as u8),
+        len @ 126..65_536 => {
+            out.push(flag | 126);
+            out.extend_from_slice(&(len as u16).to_be_bytes());
+        }
+        len => {
+            out.push(flag | 127);
+            out.extend_from_slice(&(len as u64).to_be_bytes());
+        }
+    }
+    let key = [0xa1, 0xb2, 0xc3, 0xd4];
+    if masked {
+        out.extend_from_slice(&key);
+        out.extend(
+            payload
+                .iter()
+                .zip(key.iter().cycle())
+                .map(|(byte, key)| byte ^ key),
+        );
+    } else {
+        out.extend_from_slice(payload);
+    }
+    out
+}
+
+prop_compose! {
+    /// Mostly legal frames; now and then each kind of illegal one.
+    fn any_frame()(
+        first in prop_oneof![
+            20 => Just(0x82_u8),
+            4 => prop_oneof![Just(0x02), Just(0x01), Just(0x00), Just(0x80), Just(0x81)],
+            4 => prop_oneof![Just(0x89), Just(0x8a)],
+            1 => Just(0x88),
+            1 => any::<u8>(),
+        ],
+        masked in prop::bool::weighted(0.98),
+        payload in prop_oneof![
+            10 => prop::collection::vec(any::<u8>(), 0..130),
+            4 => prop::collection::vec(32_u8..127, 0..20),
+            2 => prop::collection::vec(any::<u8>(), 0..3),
+            2 => (prop_oneof![Just(1000_u16), Just(1001), Just(3000), 990_u16..1020, any::<u16>()]).prop_map(|code| code.to_be_bytes().to_vec()),
+            1 => prop::collection::vec(any::<u8>(), 65_530..65_540),
+        ],
+    ) -> Vec<u8> { frame(first, masked, &payload) }
+}
+
+fn cut(stream: &[u8], cuts: &[prop::sample::Index]) -> Vec<Vec<u8>> {
+    let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).collect();
+    at.extend([0, stream.len()]);
+    at.sort_unstable();
+    at.windows(2)
+        .map(|pair| stream[pair[0]..pair[1]].to_vec())
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_frames_in_any_pieces_are_judged_as_tungstenite_judges_them(
+        frames in prop::collection::vec(any_frame(), 0..12),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
+    ) {
+        let stream = frames.concat();
+        prop_assert_eq!(ours(&cut(&stream, &cuts)), oracle(&stream));
+    }
+}
+
+#[test]
+fn byte_by_byte_is_the_same() {
+    let stream = [
+        frame(0x82, true, &[7; 300]),
+        frame(0x01, true, b"te"),
+        frame(0x89, true, b"ping"),
+        frame(0x80, true, b"xt"),
+        frame(0x82, true, b""),
+        frame(0x88, true, &[0x03, 0xe8]),
+    ]
+    .concat();
+    let pieces: Vec<Vec<u8>> = stream.iter().map(|byte| vec![*byte]).collect();
+    let seen = ours(&pieces);
+    assert_eq!(seen, oracle(&stream));
+    assert_eq!(
+        seen.items,
+        [
+            Item::Message(vec![7; 300].into()),
+            Item::Ping(Bytes::from_static(b"ping")),
+            Item::Text,
+            Item::Message(Bytes::new()),
+            Item::Close(Bytes::from_static(&[0x03, 0xe8])),
+        ]
+    );
+}
+
+#[test]
+fn every_violation_fails_the_connection() {
+    let cases = [
+        ("reserved bit", frame(0xc2, true, b"x")),
+        ("unknown data opcode", frame(0x83, true, b"x")),
+        ("unknown control opcode", frame(0x8b, true, b"x")),
+        ("unmasked", frame(0x82, false, b"x")),
+        ("control above 125 bytes", frame(0x89, true, &[0; 126])),
+        ("fragmented control", frame(0x09, true, b"x")),
+        ("continuation of nothing", frame(0x80, true, b"x")),
+        (
+            "data inside a fragmented message",
+            [frame(0x02, true, b"x"), frame(0x82, true, b"y")].concat(),
+        ),
+        ("close of one byte", frame(0x88, true, &[3])),
+        ("close code 1005", frame(0x88, true, &1005_u16.to_be_bytes())),
+        ("close code 1006", frame(0x88, true, &1006_u16.to_be_bytes())),
+        ("close code 999", frame(0x88, true, &999_u16.to_be_bytes())),
+        ("text that is not UTF-8", frame(0x81, true, &[0xff])),
+    ];
+    for (name, bytes) in cases {
+        assert_eq!(
+            ours(std::slice::from_ref(&bytes)),
+            Seen {
+                items: vec![],
+                failed: true
+            },
+            "{name}"
+        );
+        assert_eq!(oracle(&bytes).failed, true, "{name}");
+    }
+}
+
+#[test]
+fn the_ceiling_is_for_messages_and_for_fragments() {
+    let whole = frame(0x82, true, &vec![0; MESSAGE_BYTES_MAX]);
+    assert_eq!(ours(&[whole]).items.len(), 1);
+
+    // Refused by its head alone, before any payload is there.
+    let mut codec = Codec::default();
+    let mut head = BytesMut::from(&frame(0x82, true, &vec![0; MESSAGE_BYTES_MAX + 1])[..10]);
+    assert_eq!(codec.next(&mut head), Err(Failure::Oversize));
+
+    let mut codec = Codec::default();
+    let half = vec![0; MESSAGE_BYTES_MAX / 2 + 1];
+    let mut data = BytesMut::from(&[frame(0x02, true, &half), frame(0x80, true, &half)].concat()[..]);
+    assert_eq!(codec.next(&mut data), Err(Failure::Oversize));
+}
+
+#[test]
+fn a_declared_length_reserves_nothing() {
+    let mut codec = Codec::default();
+    let mut data = BytesMut::from(&frame(0x82, true, &vec![0; MESSAGE_BYTES_MAX])[..20]);
+    assert_eq!(codec.next(&mut data), Ok(None));
+    assert_eq!(codec.kept_bytes(), 20);
+    assert!(codec.take_kept().capacity() < 256);
+}
+
+#[test]
+fn a_message_is_a_slice_of_what_was_read() {
+    let mut codec = Codec::default();
+    let mut data = BytesMut::from(&[frame(0x82, true, b"one"), frame(0x82, true, b"two")].concat()[..]);
+    let start = data.as_ptr() as usize;
+    let Ok(Some(Item::Message(one))) = codec.next(&mut data) else {
+        panic!("no message")
+    };
+    let Ok(Some(Item::Message(two))) = codec.next(&mut data) else {
+        panic!("no message")
+    };
+    assert_eq!(
+        (one.as_ptr() as usize - start, two.as_ptr() as usize - start),
+        (6, 15)
+    );
+}

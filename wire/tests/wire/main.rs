@@ -1,0 +1,15 @@
+//! The rules of the wire formats, by chapter. Each test is named after the rule it proves; its comment says which
+//! case of the specification that is.
+#![allow(clippy::unwrap_used)] // A test that can't go on should stop.
+
+mod access;
+mod allocations;
+mod cbor;
+mod envelopes;
+mod frames;
+mod invites;
+mod manifest;
+mod properties;
+mod recon;
+mod support;
+mod wake;
