@@ -18,16 +18,15 @@ fn environment(pairs: &[(&str, &str)]) -> Environment {
         .collect()
 }
 
-/// With a file that holds nothing, so that the working directory plays no part.
 fn resolve(pairs: &[(&str, &str)]) -> Result<Config, String> {
-    resolve_with(pairs, "")
+    Config::without_file(&environment(pairs)).map_err(|error| error.to_string())
 }
 
 fn resolve_with(pairs: &[(&str, &str)], toml: &str) -> Result<Config, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("relay.toml");
     std::fs::write(&path, toml).unwrap();
-    Config::resolve(&environment(pairs), Some(&path)).map_err(|error| error.to_string())
+    Config::load(&environment(pairs), Some(&path)).map_err(|error| error.to_string())
 }
 
 #[track_caller]
