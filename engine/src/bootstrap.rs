@@ -98,6 +98,7 @@ pub fn mint(realm: &RealmId, now_ms: u64, first: bool) -> Result<Minted, MintErr
         uses: 1,
         scopes: Vec::new(),
         refreshed: Vec::new(),
+        issued_epochs: Vec::new(),
     };
     let genesis = Genesis {
         public_key,

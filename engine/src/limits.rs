@@ -60,6 +60,12 @@ pub(crate) const CODE_TRIES_PER_SOURCE: u32 = 5;
 pub(crate) const CODE_TRIES_PER_TOKEN: u32 = 25;
 /// Window and cooldown of wrong codes.
 pub(crate) const CODE_COOLDOWN_MS: u64 = 900_000;
+/// Refreshed bundles kept per token and group, beside the issued one (06 §1).
+pub(crate) const REFRESHED_KEPT: usize = 3;
+/// Invite records up to this size lie with the invite; larger ones in a partition of their own. Ours.
+pub(crate) const RECORD_INLINE_BYTES: usize = 4096;
+/// How long a superseded wrap is kept: 30 days.
+pub(crate) const PRIOR_WRAP_MS: u64 = 30 * 86_400_000;
 /// A recovery key's pause between rotations (05 §7.5).
 pub(crate) const ROTATION_PAUSE_MS: u64 = 86_400_000;
 

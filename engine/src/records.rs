@@ -164,6 +164,9 @@ pub(crate) struct Invite {
     /// Bundles uploaded after the record, newest last; their ciphertext lies in the partition of large values.
     #[n(9)]
     pub(crate) refreshed: Vec<Refreshed>,
+    /// Epochs of the bundles that came with the record, in scope order.
+    #[n(10)]
+    pub(crate) issued_epochs: Vec<u64>,
 }
 
 /// A refreshed bundle (06 §7).
@@ -236,6 +239,33 @@ pub(crate) struct Genesis {
     pub(crate) token: [u8; 16],
     #[n(2)]
     pub(crate) redeemed_ms: Option<u64>,
+}
+
+/// A superseded wrap (07 B2).
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct PriorWrap {
+    #[n(0)]
+    pub(crate) epoch: u64,
+    #[n(1)]
+    #[cbor(with = "minicbor::bytes")]
+    pub(crate) ct: Vec<u8>,
+    #[n(2)]
+    pub(crate) expires_ms: u64,
+}
+
+/// A recovery slot (07 B3), under its tag.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct WrapSlot {
+    #[n(0)]
+    #[cbor(with = "minicbor::bytes")]
+    pub(crate) group: [u8; 32],
+    #[n(1)]
+    pub(crate) epoch: u64,
+    #[n(2)]
+    #[cbor(with = "minicbor::bytes")]
+    pub(crate) ct: Vec<u8>,
+    #[n(3)]
+    pub(crate) prior: Option<PriorWrap>,
 }
 
 /// A key package on a shelf.

@@ -328,8 +328,20 @@ impl Shard {
                 realm.shelves.insert(shelf, record);
                 let partition = packages_partition(&realm.id);
                 let keys = taken.iter().map(|e| package_key(&shelf, e.id)).collect();
-                let taken = Taken { realm: slot, shelf, entries: taken };
-                self.gather(&partition, keys, Then::Packages(Fetch { conn: origin.conn, taken }), fx);
+                let taken = Taken {
+                    realm: slot,
+                    shelf,
+                    entries: taken,
+                };
+                self.gather(
+                    &partition,
+                    keys,
+                    Then::Packages(Fetch {
+                        conn: origin.conn,
+                        taken,
+                    }),
+                    fx,
+                );
             }
             KeysStep::Restored { shelf, record } => {
                 realm.shelves.insert(shelf, record);
@@ -347,7 +359,9 @@ impl Shard {
         match values {
             Ok(values) => {
                 let packages: BytesListBuf = values.iter().flatten().map(|v| v.as_ref()).collect();
-                let out = message::frame(&Frame::Keys(Keys::Bundles { packages: packages.as_list() }));
+                let out = message::frame(&Frame::Keys(Keys::Bundles {
+                    packages: packages.as_list(),
+                }));
                 self.owe_bundles(conn, out, taken, fx);
             }
             Err(_) => {

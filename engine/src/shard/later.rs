@@ -5,8 +5,7 @@ use super::Shard;
 use crate::effects::Effects;
 use crate::event::ConnId;
 use crate::limits::{
-    CALL_PER_MINUTE, DROP_PER_MINUTE, INVITE_PER_MINUTE, LIVE_BYTES_MAX, MEDIA_BYTES_MAX,
-    WAKE_EXPIRY_AHEAD_MS, WRAP_PER_MINUTE,
+    CALL_PER_MINUTE, DROP_PER_MINUTE, LIVE_BYTES_MAX, MEDIA_BYTES_MAX, WAKE_EXPIRY_AHEAD_MS,
 };
 use drover_wire::error::{Code, Refusal};
 use drover_wire::frame::{Frame, Wake};
@@ -23,17 +22,12 @@ impl Shard {
 
     fn check(&mut self, conn: ConnId, frame: &Frame<'_>) -> Result<(), Refusal> {
         let too_large = |limit: usize| Err(Refusal::number(Code::EnvelopeTooLarge, limit as u64));
-        let durable = matches!(
-            frame,
-            Frame::Wrap { .. } | Frame::Invite { .. } | Frame::Blob { .. } | Frame::Drop { .. }
-        );
+        let durable = matches!(frame, Frame::Blob { .. } | Frame::Drop { .. });
         if durable && self.config.read_only {
             return Err(Code::ServiceReadOnly.into());
         }
         let unbound = self.session(conn).is_none_or(|s| s.realm.is_none());
         match frame {
-            Frame::Wrap { .. } => self.charge_frame(conn, |b| &mut b.wrap, WRAP_PER_MINUTE)?,
-            Frame::Invite { .. } => self.charge_frame(conn, |b| &mut b.invite, INVITE_PER_MINUTE)?,
             Frame::Drop { .. } => self.charge_frame(conn, |b| &mut b.drop, DROP_PER_MINUTE)?,
             Frame::Wake(Wake::Register { expires_at_ms, .. }) => {
                 let ahead = self.now.wall_ms + 1..=self.now.wall_ms + WAKE_EXPIRY_AHEAD_MS;

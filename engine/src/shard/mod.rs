@@ -15,6 +15,7 @@ mod later;
 mod live;
 mod reconcile;
 mod replay;
+mod wrap;
 
 pub use crate::session::Session;
 pub use control::operator::{MintOutcome, Operator, RealmReport, Reply};
@@ -652,6 +653,8 @@ impl Shard {
             Frame::Live { group, ct, .. } => self.live(conn, group, ct, &message, fx),
             Frame::Access { body } => self.access(conn, body, &message, fx),
             Frame::Join { body } => self.join(conn, body, &message, fx),
+            Frame::Invite { body } => self.invite(conn, body, &message, fx),
+            Frame::Wrap { body } => self.wrap(conn, body, &message, fx),
             Frame::Keys(keys) => self.keys(conn, &keys, &message, fx),
             Frame::Bye { .. } => {
                 self.reply(conn, message::frame(&Frame::Bye { reason: &[] }), fx);

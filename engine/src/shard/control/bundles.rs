@@ -51,18 +51,34 @@ impl Shard {
         let wall_ms = self.now.wall_ms;
         let Some(realm) = self.realm_mut(slot) else { return };
         let live = Token::from_slice(token).and_then(|t| Some((t, realm.live_invite(&t, wall_ms)?)));
-        let found = live.zip(GroupId::from_slice(group)).filter(|((_, invite), g)| invite.has_scope(&g.0));
+        let found = live
+            .zip(GroupId::from_slice(group))
+            .filter(|((_, invite), g)| invite.has_scope(&g.0));
         let Some(((token, invite), group)) = found else {
             let answer = Ok(Answered::Join(Response::Bundles(Vec::new()).encode()));
             return self.send_answer(origin, answer, fx);
         };
-        let refreshed: Vec<Refreshed> = invite.refreshed.iter().filter(|r| r.group == group.0).copied().collect();
-        let mut keys: Vec<Vec<u8>> = refreshed.iter().map(|r| bundle_key(&token, &r.group, r.epoch)).collect();
+        let refreshed: Vec<Refreshed> = invite
+            .refreshed
+            .iter()
+            .filter(|r| r.group == group.0)
+            .copied()
+            .collect();
+        let mut keys: Vec<Vec<u8>> = refreshed
+            .iter()
+            .map(|r| bundle_key(&token, &r.group, r.epoch))
+            .collect();
         let record = (!invite.record.is_empty()).then(|| invite.record.clone());
         if record.is_none() {
             keys.push(record_key(&token));
         }
-        let read = BundleRead { origin, group, record, stored_ms: invite.stored_ms, refreshed };
+        let read = BundleRead {
+            origin,
+            group,
+            record,
+            stored_ms: invite.stored_ms,
+            refreshed,
+        };
         let partition = invites_partition(&realm.id);
         self.gather(&partition, keys, Then::Bundles(read), fx);
     }
@@ -76,11 +92,18 @@ impl Shard {
         let Ok(values) = values else {
             return self.send_answer(read.origin, Err(Code::Backpressure.into()), fx);
         };
-        let stored = read.record.as_deref().or_else(|| values.get(read.refreshed.len())?.as_deref());
+        let stored = read
+            .record
+            .as_deref()
+            .or_else(|| values.get(read.refreshed.len())?.as_deref());
         let record = stored.and_then(|bytes| Record::decode(bytes).ok());
-        let issued = record.iter().flat_map(|r| &r.bundles).filter(|(g, _, _)| *g == read.group);
-        let mut bundles: Vec<(u64, u64, &[u8])> =
-            issued.map(|(_, epoch, ct)| (read.stored_ms, *epoch, ct.as_slice())).collect();
+        let issued = record
+            .iter()
+            .flat_map(|r| &r.bundles)
+            .filter(|(g, _, _)| *g == read.group);
+        let mut bundles: Vec<(u64, u64, &[u8])> = issued
+            .map(|(_, epoch, ct)| (read.stored_ms, *epoch, ct.as_slice()))
+            .collect();
         bundles.extend(
             read.refreshed
                 .iter()
@@ -89,8 +112,19 @@ impl Shard {
         );
         // Newest upload first, then the higher epoch.
         bundles.sort_by_key(|(uploaded, epoch, _)| std::cmp::Reverse((*uploaded, *epoch)));
-        let bundles = bundles.into_iter().map(|(_, epoch, ct)| Bundle { group: read.group, epoch, ct }).collect();
-        self.send_answer(read.origin, Ok(Answered::Join(Response::Bundles(bundles).encode())), fx);
+        let bundles = bundles
+            .into_iter()
+            .map(|(_, epoch, ct)| Bundle {
+                group: read.group,
+                epoch,
+                ct,
+            })
+            .collect();
+        self.send_answer(
+            read.origin,
+            Ok(Answered::Join(Response::Bundles(bundles).encode())),
+            fx,
+        );
     }
 
     pub(super) fn read_record<E: Effects>(&mut self, slot: u32, origin: Origin, token: &[u8], fx: &mut E) {
@@ -117,17 +151,44 @@ impl Shard {
         values: Result<Vec<Option<Bytes>>, StoreError>,
         fx: &mut E,
     ) {
-        let record = values.ok().and_then(|mut v| v.pop().flatten()).unwrap_or_default();
-        self.send_answer(origin, Ok(Answered::Join(Response::Record { record: &record }.encode())), fx);
+        let record = values
+            .ok()
+            .and_then(|mut v| v.pop().flatten())
+            .unwrap_or_default();
+        self.send_answer(
+            origin,
+            Ok(Answered::Join(Response::Record { record: &record }.encode())),
+            fx,
+        );
     }
 
     /// An invite is dead: its record and bundles serve nobody any more. A failure leaves bytes nobody reads.
-    pub(super) fn delete_bundles<E: Effects>(&mut self, slot: u32, token: &Token, invite: &Invite, fx: &mut E) {
+    pub(super) fn delete_bundles<E: Effects>(
+        &mut self,
+        slot: u32,
+        token: &Token,
+        invite: &Invite,
+        fx: &mut E,
+    ) {
         let Some(realm) = self.realm_mut(slot) else { return };
         let partition = invites_partition(&realm.id);
         let mut writes = vec![records::remove(record_key(token))];
-        writes.extend(invite.refreshed.iter().map(|r| records::remove(bundle_key(token, &r.group, r.epoch))));
+        writes.extend(
+            invite
+                .refreshed
+                .iter()
+                .map(|r| records::remove(bundle_key(token, &r.group, r.epoch))),
+        );
         let ticket = self.ticket(Pending::Forgotten);
-        fx.store(ticket, StoreRequest::Commit(partition, ControlBatch { writes, ..ControlBatch::default() }));
+        fx.store(
+            ticket,
+            StoreRequest::Commit(
+                partition,
+                ControlBatch {
+                    writes,
+                    ..ControlBatch::default()
+                },
+            ),
+        );
     }
 }

@@ -146,16 +146,23 @@ impl Shard {
                 return self.read_bundles(slot, origin, token, group, fx);
             }
             Some(join::Request::Record { token }) => return self.read_record(slot, origin, token, fx),
-            Some(join::Request::Commit { token, nonce, device, group }) => {
-                match seat_request(realm, origin, token, nonce, device).zip(GroupId::from_slice(group)) {
-                    Some((seat, group)) => return self.enqueue(slot, Op::Commit(CommitScope { seat, group }), fx),
+            Some(join::Request::Commit {
+                token,
+                nonce,
+                device,
+                group,
+            }) => match seat_request(realm, origin, token, nonce, device).zip(GroupId::from_slice(group)) {
+                Some((seat, group)) => {
+                    return self.enqueue(slot, Op::Commit(CommitScope { seat, group }), fx);
+                }
+                None => Err(GENERIC.into()),
+            },
+            Some(join::Request::Park { token, nonce, device }) => {
+                match seat_request(realm, origin, token, nonce, device) {
+                    Some(seat) => return self.enqueue(slot, Op::Park(seat), fx),
                     None => Err(GENERIC.into()),
                 }
             }
-            Some(join::Request::Park { token, nonce, device }) => match seat_request(realm, origin, token, nonce, device) {
-                Some(seat) => return self.enqueue(slot, Op::Park(seat), fx),
-                None => Err(GENERIC.into()),
-            },
             None => Err(GENERIC.into()),
         };
         self.send_answer(origin, answer, fx);

@@ -2,18 +2,21 @@
 //! under way at a time; the others wait in line (architecture.md §4).
 
 mod bundles;
+mod invites;
 mod join;
 pub(crate) mod operator;
 mod publish;
 mod seats;
 
 pub(crate) use bundles::BundleRead;
+pub(crate) use invites::Recreated;
 pub(crate) use join::CodeTry;
 
 use super::keys::{KeysOp, KeysStep};
+use super::wrap::Wrapping;
 use super::{Pending, Posted, RealmState, Shard, ShardMessage, Waiter};
 use crate::directory::Directory;
-use crate::effects::{Effects, StoreRequest};
+use crate::effects::{CloseHow, CloseReason, Effects, StoreRequest};
 use crate::event::ConnId;
 use crate::message;
 use crate::session::Waiting;
@@ -62,6 +65,10 @@ pub(crate) enum Op {
     Keys(KeysOp),
     Commit(seats::CommitScope),
     Park(seats::SeatRequest),
+    Create(Box<invites::Creation>),
+    Revoke(invites::Revocation),
+    Refresh(invites::Refresh),
+    Wrap(Box<Wrapping>),
 }
 
 impl Op {
@@ -72,6 +79,10 @@ impl Op {
             Op::Keys(op) => op.origin(),
             Op::Commit(commit) => Some(commit.seat.origin),
             Op::Park(seat) => Some(seat.origin),
+            Op::Create(creation) => Some(creation.origin),
+            Op::Revoke(revocation) => Some(revocation.origin),
+            Op::Refresh(refresh) => Some(refresh.origin),
+            Op::Wrap(wrapping) => Some(wrapping.origin),
         }
     }
 
@@ -95,6 +106,15 @@ pub(crate) enum Step {
     Keys(KeysStep),
     Committed(Box<seats::Committed>),
     Parked(Box<seats::Parked>),
+    /// A large invite record is stored; the invite follows.
+    RecordStored(Box<invites::Creation>),
+    Created(Box<invites::Creation>),
+    Revoked(Box<invites::Revoked>),
+    /// A refreshed bundle is stored; the invite that lists it follows.
+    BundleStored(Box<invites::Refreshing>),
+    Refreshed(Box<invites::Refreshing>),
+    ClaimTag(Box<Wrapping>),
+    Wrapped(Box<Wrapping>),
 }
 
 impl Shard {
@@ -182,7 +202,7 @@ impl Shard {
     }
 
     /// Starts operations until one waits for the store.
-    fn run_ops<E: Effects>(&mut self, slot: u32, fx: &mut E) {
+    pub(super) fn run_ops<E: Effects>(&mut self, slot: u32, fx: &mut E) {
         while let Some(realm) = self.realm_mut(slot).filter(|r| !r.busy) {
             let Some(op) = realm.ops.pop_front() else { return };
             match op {
@@ -193,6 +213,10 @@ impl Shard {
                 Op::Keys(op) => self.start_keys(slot, op, fx),
                 Op::Commit(commit) => self.start_commit(slot, commit, fx),
                 Op::Park(seat) => self.start_park(slot, &seat, fx),
+                Op::Create(creation) => self.start_creation(slot, creation, fx),
+                Op::Revoke(revocation) => self.start_revocation(slot, revocation, fx),
+                Op::Refresh(refresh) => self.start_refresh(slot, refresh, fx),
+                Op::Wrap(wrapping) => self.start_wrap(slot, wrapping, fx),
             }
         }
     }
@@ -242,8 +266,21 @@ impl Shard {
                 Step::Keys(step) => self.keys_committed(slot, step, fx),
                 Step::Committed(committed) => self.committed(slot, *committed, fx),
                 Step::Parked(parked) => self.parked(slot, *parked, fx),
+                Step::RecordStored(creation) => self.commit_invite(slot, creation, fx),
+                Step::Created(creation) => self.created(slot, *creation, fx),
+                Step::Revoked(revoked) => self.revoked(slot, *revoked, fx),
+                Step::BundleStored(refreshing) => self.commit_refresh(slot, refreshing, fx),
+                Step::Refreshed(refreshing) => self.refreshed(slot, *refreshing, fx),
+                Step::Wrapped(wrapping) => self.wrapped(&wrapping, fx),
+                Step::ClaimTag(_) => {}
                 Step::Claim(_) | Step::Mint(_) => {}
             },
+            // A token that was claimed elsewhere in the same moment: nothing of ours is out of step.
+            Ok(Outcome::Refused) if matches!(step, Step::Created(_)) => {
+                if let Step::Created(creation) = step {
+                    self.creation_refused(&creation, fx);
+                }
+            }
             Ok(Outcome::Refused) | Err(_) => {
                 let origin = match &step {
                     Step::Publish(judged) | Step::Claim(judged) => Some(judged.publication.origin),
@@ -253,6 +290,10 @@ impl Shard {
                     Step::Keys(step) => step.origin(),
                     Step::Committed(committed) => Some(committed.commit.seat.origin),
                     Step::Parked(parked) => Some(parked.request.origin),
+                    Step::RecordStored(creation) | Step::Created(creation) => Some(creation.origin),
+                    Step::Revoked(revoked) => Some(revoked.origin),
+                    Step::BundleStored(refreshing) | Step::Refreshed(refreshing) => Some(refreshing.origin),
+                    Step::ClaimTag(wrapping) | Step::Wrapped(wrapping) => Some(wrapping.origin),
                     Step::Mint(_) => None,
                 };
                 if let Some(origin) = origin {
@@ -277,13 +318,33 @@ impl Shard {
         if let Some(realm) = self.realm_mut(slot) {
             realm.busy = false;
         }
-        if let Step::Claim(judged) = step {
-            match result {
-                Ok(owners) => self.founding_groups_claimed(slot, judged, &owners, fx),
-                Err(_) => self.send_answer(judged.publication.origin, Err(Code::Backpressure.into()), fx),
+        match (step, result) {
+            (Step::Claim(judged), Ok(owners)) => self.founding_groups_claimed(slot, judged, &owners, fx),
+            (Step::ClaimTag(wrapping), Ok(owners)) => self.tag_claimed(slot, wrapping, &owners, fx),
+            (Step::Claim(judged), Err(_)) => {
+                self.send_answer(judged.publication.origin, Err(Code::Backpressure.into()), fx);
             }
+            (Step::ClaimTag(wrapping), Err(_)) => {
+                self.send_answer(wrapping.origin, Err(Code::Backpressure.into()), fx);
+            }
+            _ => {}
         }
         self.run_ops(slot, fx);
+    }
+
+    /// Cuts a device off; if it is the one that asked for it, its answer leaves first (W05.18).
+    fn evict_or_answer<E: Effects>(&mut self, conn: ConnId, origin: Origin, fx: &mut E) {
+        if origin
+            == (Origin {
+                shard: self.index,
+                conn,
+            })
+        {
+            self.detach(conn);
+            self.close_when_flushed(conn, CloseHow::Flush, CloseReason::Evicted, fx);
+        } else {
+            self.evict(conn, fx);
+        }
     }
 
     /// Keeps the directory's knowledge of who is founding this workspace current.

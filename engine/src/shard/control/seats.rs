@@ -66,7 +66,12 @@ pub(super) fn seat_request(
 
 /// `H("weald invite scope-commit v1" ‖ token ‖ nonce ‖ group)`.
 fn receipt(commit: &CommitScope) -> Hash {
-    Hash::of(&[b"weald invite scope-commit v1", &commit.seat.token.0, &commit.seat.nonce.0, &commit.group.0])
+    Hash::of(&[
+        b"weald invite scope-commit v1",
+        &commit.seat.token.0,
+        &commit.seat.nonce.0,
+        &commit.group.0,
+    ])
 }
 
 /// The seat a request may act on, and its invite: rows 1 to 6 of 06 §9.
@@ -92,9 +97,15 @@ fn extended_grant(realm: &Realm, device: &EntryHash, expires_ms: u64, wall_ms: u
     if existing.is_some_and(|g| g.voided.is_some()) {
         return None;
     }
-    let longest = existing.filter(|g| g.is_live(wall_ms)).map_or(expires_ms, |g| g.expires_ms.max(expires_ms));
+    let longest = existing
+        .filter(|g| g.is_live(wall_ms))
+        .map_or(expires_ms, |g| g.expires_ms.max(expires_ms));
     let seen_version = existing.and_then(|g| g.seen_version);
-    Some(Grant { expires_ms: longest, seen_version, voided: None })
+    Some(Grant {
+        expires_ms: longest,
+        seen_version,
+        voided: None,
+    })
 }
 
 impl Shard {
@@ -102,7 +113,8 @@ impl Shard {
         let wall_ms = self.now.wall_ms;
         let Some(realm) = self.realm_mut(slot) else { return };
         let CommitScope { seat: request, group } = &commit;
-        let Some((seat, invite)) = held(realm, request, wall_ms).filter(|(_, i)| i.has_scope(&group.0)) else {
+        let Some((seat, invite)) = held(realm, request, wall_ms).filter(|(_, i)| i.has_scope(&group.0))
+        else {
             return self.send_answer(request.origin, Err(GENERIC.into()), fx);
         };
         let known = realm.commits.contains(&(request.token, request.nonce, *group));
@@ -128,17 +140,47 @@ impl Shard {
                 ..invite.clone()
             });
             let grant = extended_grant(realm, &request.device_hash, invite.expires_ms, wall_ms);
-            Consumed { seat: Seat { consumed: true, ..*seat }, grant, spent }
+            Consumed {
+                seat: Seat {
+                    consumed: true,
+                    ..*seat
+                },
+                grant,
+                spent,
+            }
         });
-        let mut writes: Vec<Write> =
-            vec![records::put_raw(records::commit_key(&request.token, &request.nonce, group), bytes::Bytes::new())];
+        let mut writes: Vec<Write> = vec![records::put_raw(
+            records::commit_key(&request.token, &request.nonce, group),
+            bytes::Bytes::new(),
+        )];
         if let Some(consumed) = &consumed {
-            writes.push(records::put(records::seat_key(&request.token, &request.nonce), &consumed.seat));
-            writes.extend(consumed.grant.iter().map(|g| records::put(records::grant_key(&request.device_hash), g)));
-            writes.extend(consumed.spent.iter().map(|i| records::put(records::invite_key(&request.token), i)));
+            writes.push(records::put(
+                records::seat_key(&request.token, &request.nonce),
+                &consumed.seat,
+            ));
+            writes.extend(
+                consumed
+                    .grant
+                    .iter()
+                    .map(|g| records::put(records::grant_key(&request.device_hash), g)),
+            );
+            writes.extend(
+                consumed
+                    .spent
+                    .iter()
+                    .map(|i| records::put(records::invite_key(&request.token), i)),
+            );
         }
-        let batch = ControlBatch { writes, ..ControlBatch::default() };
-        self.commit(slot, batch, Step::Committed(Box::new(Committed { commit, consumed })), fx);
+        let batch = ControlBatch {
+            writes,
+            ..ControlBatch::default()
+        };
+        self.commit(
+            slot,
+            batch,
+            Step::Committed(Box::new(Committed { commit, consumed })),
+            fx,
+        );
     }
 
     pub(super) fn committed<E: Effects>(&mut self, slot: u32, committed: Committed, fx: &mut E) {
@@ -174,15 +216,38 @@ impl Shard {
             return self.send_answer(request.origin, Err(GENERIC.into()), fx);
         };
         if seat.extended {
-            let answer = Ok(Answered::Join(Response::Parked { expires_at_ms: seat.expires_ms }.encode()));
+            let answer = Ok(Answered::Join(
+                Response::Parked {
+                    expires_at_ms: seat.expires_ms,
+                }
+                .encode(),
+            ));
             return self.send_answer(request.origin, answer, fx);
         }
         let grant = extended_grant(realm, &request.device_hash, invite.expires_ms, wall_ms);
-        let seat = Seat { expires_ms: invite.expires_ms, extended: true, ..*seat };
-        let mut writes = vec![records::put(records::seat_key(&request.token, &request.nonce), &seat)];
-        writes.extend(grant.iter().map(|g| records::put(records::grant_key(&request.device_hash), g)));
-        let batch = ControlBatch { writes, ..ControlBatch::default() };
-        let parked = Parked { request: request.clone(), seat, grant };
+        let seat = Seat {
+            expires_ms: invite.expires_ms,
+            extended: true,
+            ..*seat
+        };
+        let mut writes = vec![records::put(
+            records::seat_key(&request.token, &request.nonce),
+            &seat,
+        )];
+        writes.extend(
+            grant
+                .iter()
+                .map(|g| records::put(records::grant_key(&request.device_hash), g)),
+        );
+        let batch = ControlBatch {
+            writes,
+            ..ControlBatch::default()
+        };
+        let parked = Parked {
+            request: request.clone(),
+            seat,
+            grant,
+        };
         self.commit(slot, batch, Step::Parked(Box::new(parked)), fx);
     }
 
@@ -193,7 +258,12 @@ impl Shard {
         if let Some(grant) = grant {
             realm.grants.insert(request.device_hash, grant);
         }
-        let answer = Ok(Answered::Join(Response::Parked { expires_at_ms: seat.expires_ms }.encode()));
+        let answer = Ok(Answered::Join(
+            Response::Parked {
+                expires_at_ms: seat.expires_ms,
+            }
+            .encode(),
+        ));
         self.send_answer(request.origin, answer, fx);
     }
 }
