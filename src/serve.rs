@@ -22,10 +22,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 /// How long shards may take to finish, below any 10 s container default.
 const DRAIN: Duration = Duration::from_secs(5);
+/// How long requests on the private listener may take to end after that.
+const LAST_REQUESTS: Duration = Duration::from_secs(1);
 /// How often it is looked whether a shard died.
 const WATCH: Duration = Duration::from_millis(500);
 /// What `WEALD_RELAY_MAX_LOG_GB` counts in.
@@ -109,8 +112,11 @@ pub(crate) struct Server {
     /// Where the public listener is.
     pub(crate) public: SocketAddr,
     /// Where the private one is.
+    #[cfg_attr(not(test), expect(dead_code, reason = "asked for by tests"))]
     pub(crate) private: SocketAddr,
     surface: JoinHandle<io::Result<()>>,
+    /// Dropped to end it.
+    end_surface: oneshot::Sender<()>,
 }
 
 impl Server {
@@ -155,12 +161,15 @@ impl Server {
         announce(&running, public, private);
         // Until here, who asks the private listener waits: whoever gets an answer finds the line above in the log.
         let router = private::router(running.clone(), &key);
-        let surface = tokio::spawn(async move { axum::serve(listener, router).await });
+        let (end_surface, ended) = oneshot::channel::<()>();
+        let serve = axum::serve(listener, router).with_graceful_shutdown(async move { drop(ended.await) });
+        let surface = tokio::spawn(serve.into_future());
         Ok(Self {
             running,
             public,
             private,
             surface,
+            end_surface,
         })
     }
 
@@ -186,7 +195,9 @@ impl Server {
             // Joins threads.
             let _ = tokio::task::spawn_blocking(move || relay.drain(DRAIN)).await;
         }
-        self.surface.abort();
+        drop(self.end_surface);
+        // With its last request the store is let go of.
+        let _ = tokio::time::timeout(LAST_REQUESTS, self.surface).await;
     }
 }
 

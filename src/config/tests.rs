@@ -271,6 +271,14 @@ fn tls_from_files_needs_both_and_nothing_else_takes_them() {
     refused(&[("TLS", "file"), files[0]], "DROVER_TLS_KEY_FILE");
     resolve(&[("TLS", "file"), files[0], files[1]]).unwrap();
     refused(&[files[0]], "DROVER_TLS_CERT_FILE");
+    let config = resolve(&[("TLS", "file"), files[0], files[1]]).unwrap();
+    assert!(
+        rules::servable(&config)
+            .unwrap_err()
+            .to_string()
+            .starts_with("DROVER_TLS_CERT_FILE "),
+        "there is no such file"
+    );
     refused(&[("TLS", "dev"), files[1]], "DROVER_TLS_KEY_FILE");
 }
 
@@ -387,8 +395,7 @@ fn the_hosted_profile_only_takes_away() {
             refusal.contains(reason) && refusal.contains("WEALD_RELAY_PROFILE=hosted"),
             "{refusal}"
         );
-        let pairs: Vec<_> = extra.iter().copied().collect();
-        resolve(&pairs).unwrap_or_else(|refusal| panic!("self_host takes {extra:?}: {refusal}"));
+        resolve(&extra).unwrap_or_else(|refusal| panic!("self_host takes {extra:?}: {refusal}"));
     }
     for floor in [None, Some(("MIN_ENC", "none"))] {
         let pairs: Vec<_> = [base[0]].into_iter().chain(floor).collect();
