@@ -2,8 +2,7 @@
 //! schedulers branch on them.
 
 use crate::config::{self, Config, ConfigError, Environment, Key};
-use crate::serve;
-use crate::{operator_key, private_client, workspace};
+use crate::{demo, operator_key, private_client, serve, workspace};
 use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 use drover_storage::embedded::OpenError;
 use std::ffi::{OsStr, OsString};
@@ -12,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Why the program ends without having done what it was asked.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
 pub(crate) struct Failure {
     code: u8,
     message: String,
@@ -83,6 +83,8 @@ enum Command {
         #[command(subcommand)]
         command: WorkspaceCommand,
     },
+    /// Run a relay in a temporary folder and let two devices talk through it
+    Demo,
     /// Ask the running relay whether it lives: exit code 0 or 1
     Healthcheck,
     /// Print the readiness document of the running relay: exit code 0 if it is ready, else 1
@@ -135,12 +137,17 @@ fn run(args: &[OsString], environment: &Environment, out: &mut dyn Write) -> Res
     if cli.version {
         return print(VERSION);
     }
+    let command = match cli.command.unwrap_or(Command::Serve) {
+        Command::Demo => return demo::demo(out),
+        command => command,
+    };
     let config = load(cli.config.as_deref())?;
     if cli.check_config {
         return print(&config::report(&config));
     }
-    match cli.command.unwrap_or(Command::Serve) {
+    match command {
         Command::Serve => serve::serve(config, out),
+        Command::Demo => unreachable!("it was run without a configuration"),
         Command::Workspace {
             command: WorkspaceCommand::New { name },
         } => new_workspace(&config, &name, out),

@@ -27,6 +27,7 @@ pub(crate) use report::report;
 pub(crate) use table::Key;
 
 use kind::Value;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use table::TABLE;
 
@@ -77,14 +78,24 @@ impl Config {
     /// # Errors
     /// The first thing that is wrong, in the order of 13 §a.3.
     pub(crate) fn load(environment: &Environment, file: Option<&Path>) -> Result<Self, ConfigError> {
-        let config = Self::resolve(environment, file)?;
+        let stated = environment::read(environment)?;
+        let config = Self::resolve(stated, file::read(file)?)?;
         rules::servable(&config)?;
         Ok(config)
     }
 
-    fn resolve(environment: &Environment, file: Option<&Path>) -> Result<Self, ConfigError> {
-        let mut from_environment = environment::read(environment)?;
-        let mut from_file = file::read(file)?;
+    /// The same without relay.toml.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub(crate) fn without_file(environment: &Environment) -> Result<Self, ConfigError> {
+        Self::resolve(environment::read(environment)?, BTreeMap::new())
+    }
+
+    fn resolve(
+        mut from_environment: environment::Stated,
+        mut from_file: BTreeMap<usize, String>,
+    ) -> Result<Self, ConfigError> {
         let mut values = vec![(Value::Unset, Source::Default); TABLE.len()];
         // The three that used to be required are looked at first.
         let first = [Key::Hostname, Key::DatabaseUrl, Key::StorageUrl].map(|key| key as usize);

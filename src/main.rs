@@ -11,10 +11,14 @@
 //! | [`private_client`] | its other end, for the commands that ask a running relay |
 //! | [`operator_key`] | the file that lets them |
 //! | [`workspace`] | minting workspaces, and the banner |
+//! | [`demo`] | a relay and two devices, to be looked at |
 //! | [`digest`] | what this build calls itself |
+
+#![cfg_attr(test, allow(clippy::unwrap_used))] // A test that can't go on should stop.
 
 mod cli;
 mod config;
+mod demo;
 mod digest;
 mod logging;
 mod operator_key;

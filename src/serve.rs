@@ -22,10 +22,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 /// How long shards may take to finish, below any 10 s container default.
 const DRAIN: Duration = Duration::from_secs(5);
+/// How long requests on the private listener may take to end after that.
+const LAST_REQUESTS: Duration = Duration::from_secs(1);
 /// How often it is looked whether a shard died.
 const WATCH: Duration = Duration::from_millis(500);
 /// What `WEALD_RELAY_MAX_LOG_GB` counts in.
@@ -63,7 +66,11 @@ pub(crate) fn serve(config: Config, out: &mut dyn Write) -> Result<(), Failure> 
     served
 }
 
-fn runtime() -> Result<Runtime, Failure> {
+/// The runtime of everything that is not a shard.
+///
+/// # Errors
+/// 69 if the system refuses.
+pub(crate) fn runtime() -> Result<Runtime, Failure> {
     let mut builder = Builder::new_multi_thread();
     let runtime = builder
         .worker_threads(1)
@@ -105,8 +112,11 @@ pub(crate) struct Server {
     /// Where the public listener is.
     pub(crate) public: SocketAddr,
     /// Where the private one is.
+    #[cfg_attr(not(test), expect(dead_code, reason = "asked for by tests"))]
     pub(crate) private: SocketAddr,
     surface: JoinHandle<io::Result<()>>,
+    /// Dropped to end it.
+    end_surface: oneshot::Sender<()>,
 }
 
 impl Server {
@@ -145,87 +155,22 @@ impl Server {
         running.set_relay(
             relay.map_err(|error| Failure::unavailable(format!("cannot start a shard: {error}")))?,
         );
+        if let Some(banner) = first_workspace(&running, first).await {
+            let _ = write!(out, "{banner}").and_then(|()| out.flush());
+        }
+        announce(&running, public, private);
+        // Until here, who asks the private listener waits: whoever gets an answer finds the line above in the log.
         let router = private::router(running.clone(), &key);
-        let surface = tokio::spawn(async move { axum::serve(listener, router).await });
-
-        let server = Self {
+        let (end_surface, ended) = oneshot::channel::<()>();
+        let serve = axum::serve(listener, router).with_graceful_shutdown(async move { drop(ended.await) });
+        let surface = tokio::spawn(serve.into_future());
+        Ok(Self {
             running,
             public,
             private,
             surface,
-        };
-        if let Some(banner) = server.first_workspace(first).await {
-            let _ = write!(out, "{banner}").and_then(|()| out.flush());
-        }
-        server.announce();
-        Ok(server)
-    }
-
-    /// Makes the relay's own workspace if it has none; what is to be printed about it. A failure is logged: the relay
-    /// serves what it has.
-    async fn first_workspace(&self, first: Option<RealmId>) -> Option<Banner> {
-        let config = &self.running.config;
-        let Some(realm) = first else {
-            if workspace::must_be_sealed(config) {
-                tracing::warn!("{}", workspace::CANNOT_SEAL);
-                return None;
-            }
-            let minted = match workspace::realm(config.hostname()) {
-                Ok(realm) => self.running.mint(&realm, true).await.map(|mint| (realm, mint)),
-                Err(what) => Err(anyhow::anyhow!(what)),
-            };
-            return match minted {
-                Ok((realm, Mint::Minted(banner))) => {
-                    let (realm, fingerprint) = (Safe(&*realm.0), Safe(&banner.fingerprint));
-                    tracing::info!(workspace = %realm, %fingerprint, redeemed = false, "minted the genesis key");
-                    Some(banner)
-                }
-                Ok((realm, Mint::Existed)) => self.remind(&realm).await,
-                Err(error) => {
-                    tracing::warn!(%error, "the genesis key could not be minted");
-                    None
-                }
-            };
-        };
-        self.remind(&realm).await
-    }
-
-    /// Link and fingerprint of a workspace that still waits for its founder.
-    async fn remind(&self, realm: &RealmId) -> Option<Banner> {
-        let report = match self.running.report(realm).await {
-            Ok(report) => report,
-            Err(error) => {
-                tracing::warn!(%error, "the first workspace could not be read");
-                return None;
-            }
-        };
-        let config = &self.running.config;
-        let banner = report.unredeemed.map(|(token, fingerprint)| Banner {
-            link: workspace::link(config.hostname(), &token.0),
-            code: None,
-            fingerprint: workspace::hex(&fingerprint.0),
-        });
-        let fingerprint = banner
-            .as_ref()
-            .map(|banner| tracing::field::display(Safe(&banner.fingerprint)));
-        let redeemed = banner.is_none();
-        tracing::info!(workspace = %Safe(&*realm.0), fingerprint, redeemed, "genesis key already exists");
-        banner.filter(|_| !workspace::must_be_sealed(config))
-    }
-
-    fn announce(&self) {
-        let config = &self.running.config;
-        tracing::info!(
-            listen = %Safe(self.public),
-            observability_listen = %Safe(self.private),
-            storage = %Safe(config.storage()),
-            access_set = %Safe(config.word(Key::AccessSet)),
-            min_enc = %Safe(config.word(Key::MinEnc)),
-            "wealdrelay listening"
-        );
-        if matches!(config.storage(), Storage::S3 { .. }) {
-            tracing::warn!("no part of this build uses the bucket of WEALD_RELAY_STORAGE_URL yet");
-        }
+            end_surface,
+        })
     }
 
     /// Comes back only if a listener dies.
@@ -250,7 +195,76 @@ impl Server {
             // Joins threads.
             let _ = tokio::task::spawn_blocking(move || relay.drain(DRAIN)).await;
         }
-        self.surface.abort();
+        drop(self.end_surface);
+        // With its last request the store is let go of.
+        let _ = tokio::time::timeout(LAST_REQUESTS, self.surface).await;
+    }
+}
+
+/// Makes the relay's own workspace if it has none; what is to be printed about it. A failure is logged: the relay
+/// serves what it has.
+async fn first_workspace(running: &Running, first: Option<RealmId>) -> Option<Banner> {
+    let config = &running.config;
+    let Some(realm) = first else {
+        if workspace::must_be_sealed(config) {
+            tracing::warn!("{}", Safe(workspace::CANNOT_SEAL));
+            return None;
+        }
+        let minted = match workspace::realm(config.hostname()) {
+            Ok(realm) => running.mint(&realm, true).await.map(|mint| (realm, mint)),
+            Err(what) => Err(anyhow::anyhow!(what)),
+        };
+        return match minted {
+            Ok((realm, Mint::Minted(banner))) => {
+                let (realm, fingerprint) = (Safe(&*realm.0), Safe(&banner.fingerprint));
+                tracing::info!(workspace = %realm, %fingerprint, redeemed = false, "minted the genesis key");
+                Some(banner)
+            }
+            Ok((realm, Mint::Existed)) => remind(running, &realm).await,
+            Err(error) => {
+                tracing::warn!(%error, "the genesis key could not be minted");
+                None
+            }
+        };
+    };
+    remind(running, &realm).await
+}
+
+/// Link and fingerprint of a workspace that still waits for its founder.
+async fn remind(running: &Running, realm: &RealmId) -> Option<Banner> {
+    let report = match running.report(realm).await {
+        Ok(report) => report,
+        Err(error) => {
+            tracing::warn!(%error, "the first workspace could not be read");
+            return None;
+        }
+    };
+    let config = &running.config;
+    let banner = report.unredeemed.map(|(token, fingerprint)| Banner {
+        link: workspace::link(config.hostname(), &token.0),
+        code: None,
+        fingerprint: workspace::hex(&fingerprint.0),
+    });
+    let fingerprint = banner
+        .as_ref()
+        .map(|banner| tracing::field::display(Safe(&banner.fingerprint)));
+    let redeemed = banner.is_none();
+    tracing::info!(workspace = %Safe(&*realm.0), fingerprint, redeemed, "genesis key already exists");
+    banner.filter(|_| !workspace::must_be_sealed(config))
+}
+
+fn announce(running: &Running, public: SocketAddr, private: SocketAddr) {
+    let config = &running.config;
+    tracing::info!(
+        listen = %Safe(public),
+        observability_listen = %Safe(private),
+        storage = %Safe(config.storage()),
+        access_set = %Safe(config.word(Key::AccessSet)),
+        min_enc = %Safe(config.word(Key::MinEnc)),
+        "wealdrelay listening"
+    );
+    if matches!(config.storage(), Storage::S3 { .. }) {
+        tracing::warn!("no part of this build uses the bucket of WEALD_RELAY_STORAGE_URL yet");
     }
 }
 

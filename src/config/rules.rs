@@ -4,6 +4,7 @@
 use super::kind::{Database, Value, check_push_url};
 use super::table::Key;
 use super::{Config, ConfigError};
+use std::fs::File;
 
 /// The longest address a device is told to register with, bytes (13 §a.2).
 const REGISTER_URL_BYTES_MAX: usize = 512;
@@ -17,8 +18,13 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
     hosted(config)
 }
 
-/// What is valid and can't be served by this build; apart from the rules, because it goes away.
+/// What depends on this machine or this build rather than on the settings alone.
 pub(super) fn servable(config: &Config) -> Result<(), ConfigError> {
+    for key in [Key::TlsCertFile, Key::TlsKeyFile] {
+        if let Some(Err(error)) = config.text(key).map(File::open) {
+            return refuse(key, &format!("names a file that can't be read: {}", error.kind()));
+        }
+    }
     if config.value(Key::DatabaseUrl) == &Value::Database(Database::Scylla) {
         return refuse(
             Key::DatabaseUrl,

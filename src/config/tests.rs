@@ -18,16 +18,15 @@ fn environment(pairs: &[(&str, &str)]) -> Environment {
         .collect()
 }
 
-/// With a file that holds nothing, so that the working directory plays no part.
 fn resolve(pairs: &[(&str, &str)]) -> Result<Config, String> {
-    resolve_with(pairs, "")
+    Config::without_file(&environment(pairs)).map_err(|error| error.to_string())
 }
 
 fn resolve_with(pairs: &[(&str, &str)], toml: &str) -> Result<Config, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("relay.toml");
     std::fs::write(&path, toml).unwrap();
-    Config::resolve(&environment(pairs), Some(&path)).map_err(|error| error.to_string())
+    Config::load(&environment(pairs), Some(&path)).map_err(|error| error.to_string())
 }
 
 #[track_caller]
@@ -272,6 +271,14 @@ fn tls_from_files_needs_both_and_nothing_else_takes_them() {
     refused(&[("TLS", "file"), files[0]], "DROVER_TLS_KEY_FILE");
     resolve(&[("TLS", "file"), files[0], files[1]]).unwrap();
     refused(&[files[0]], "DROVER_TLS_CERT_FILE");
+    let config = resolve(&[("TLS", "file"), files[0], files[1]]).unwrap();
+    assert!(
+        rules::servable(&config)
+            .unwrap_err()
+            .to_string()
+            .starts_with("DROVER_TLS_CERT_FILE "),
+        "there is no such file"
+    );
     refused(&[("TLS", "dev"), files[1]], "DROVER_TLS_KEY_FILE");
 }
 
@@ -388,8 +395,7 @@ fn the_hosted_profile_only_takes_away() {
             refusal.contains(reason) && refusal.contains("WEALD_RELAY_PROFILE=hosted"),
             "{refusal}"
         );
-        let pairs: Vec<_> = extra.iter().copied().collect();
-        resolve(&pairs).unwrap_or_else(|refusal| panic!("self_host takes {extra:?}: {refusal}"));
+        resolve(&extra).unwrap_or_else(|refusal| panic!("self_host takes {extra:?}: {refusal}"));
     }
     for floor in [None, Some(("MIN_ENC", "none"))] {
         let pairs: Vec<_> = [base[0]].into_iter().chain(floor).collect();

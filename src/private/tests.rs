@@ -19,9 +19,7 @@ async fn start(folder: &Path, settings: &[(&str, &str)]) -> (Server, String) {
         ("DROVER_SHARDS".into(), "2".into()),
     ];
     environment.extend(settings.iter().map(|(name, value)| (name.into(), value.into())));
-    let file = folder.join("relay.toml");
-    std::fs::write(&file, "").unwrap();
-    let config = Config::load(&environment, Some(&file)).unwrap();
+    let config = Config::without_file(&environment).unwrap();
     let mut out = Vec::new();
     let server = Server::start(config, &mut out).await.unwrap();
     (server, String::from_utf8(out).unwrap())
