@@ -6,6 +6,7 @@ use crate::chain::{Chain, Head};
 use crate::event::ConnId;
 use crate::records::{self, Attempt, Genesis, Grant, Invite, InviteState, Seat, Shelf};
 use crate::shard::control::Op;
+use crate::wake::Registrations;
 use bytes::Bytes;
 use drover_storage::{RealmId, StoreError};
 use drover_wire::access::AccessSet;
@@ -48,6 +49,7 @@ pub(crate) struct Realm {
     pub(crate) genesis: Option<Genesis>,
     /// Key packages by `H(device key)`.
     pub(crate) shelves: HashMap<Hash, Shelf>,
+    pub(crate) wakes: Registrations,
     /// Next number and last hash of the transparency log.
     pub(crate) transparency: (u64, Hash),
     /// Bytes accepted, those not yet durable included (log budget).
@@ -85,6 +87,7 @@ impl Realm {
             attempts: HashMap::new(),
             genesis: None,
             shelves: HashMap::new(),
+            wakes: Registrations::default(),
             transparency: (0, Hash([0; 32])),
             log_bytes,
             registry: HashMap::new(),
@@ -139,6 +142,9 @@ impl Realm {
                     Hash::from_slice(shelf).ok_or(StoreError::Damaged)?,
                     records::get(value)?,
                 );
+            } else if let Some(entry) = tail(records::WAKE) {
+                let entry = EntryHash::from_slice(entry).ok_or(StoreError::Damaged)?;
+                realm.wakes.insert(entry, records::get(value)?);
             } else if let Some(device) = tail(records::PROBATION) {
                 let stored: records::Probation = records::get(value)?;
                 let device = PublicKey::from_slice(device).ok_or(StoreError::Damaged)?;
@@ -243,6 +249,7 @@ impl Realm {
             conns.retain(|c| *c != conn);
             if conns.is_empty() {
                 self.registry.remove(entry);
+                self.wakes.stir();
             }
         }
     }

@@ -50,6 +50,6 @@ pub(crate) use double::Shard;
 #[cfg(not(test))]
 pub(crate) use drover_engine::Shard;
 
-pub use config::{BindError, RelayConfig, TURN_US_MAX, TlsError, TlsSource};
+pub use config::{BindError, RelayConfig, TURN_US_MAX, TlsError, TlsSource, WakeSink};
 pub use metrics::{CLOSE_REASON_LABELS, Snapshot};
 pub use relay::{Bound, Relay};

@@ -33,6 +33,7 @@ fn without_descriptors_connections_are_turned_away_and_nothing_spins() {
         trusted_proxy_hops: 0,
         engine: Arc::new(Config::default()),
         directory: Arc::new(Directory::default()),
+        wakes: None,
         stores: Stores {
             log: Arc::new(store.clone()),
             control: Arc::new(store),

@@ -15,6 +15,7 @@ mod later;
 mod live;
 mod reconcile;
 mod replay;
+mod wake;
 mod wrap;
 
 pub use crate::session::Session;
@@ -32,11 +33,12 @@ use crate::metrics::Metrics;
 use crate::outbox::Outbound;
 use crate::realm::{Admission, Realm};
 use crate::session::{Allowed, Owed, State, Waiting, allowed};
+use crate::wake::{Wake, WakeHandle};
 use bytes::Bytes;
 use drover_storage::log::{StreamId, StreamKind};
 use drover_storage::{RealmId, StoreError};
 use drover_wire::error::{Code, Refusal};
-use drover_wire::frame::{DecodeError, Frame, Wake};
+use drover_wire::frame::{DecodeError, Frame};
 use drover_wire::id::{EntryHash, GroupId, PublicKey};
 use hashbrown::HashMap;
 use ingest::Ingest;
@@ -81,6 +83,8 @@ enum Posted {
     Answer { conn: ConnId, answer: control::Answer },
     /// From the operator's surface.
     Operator { realm: RealmId, operator: Operator },
+    /// The ringer does not know this handle.
+    ForgetHandle { realm: RealmId, handle: WakeHandle },
 }
 
 impl ShardMessage {
@@ -158,6 +162,7 @@ enum Waiter {
         request: control::Request,
     },
     Operator(Operator),
+    ForgetHandle(WakeHandle),
 }
 
 /// What a ticket stands for.
@@ -213,6 +218,10 @@ pub struct Shard {
     /// Connections whose parked frame is to be handled again.
     retry: Vec<ConnId>,
     timers: BinaryHeap<Reverse<(u64, ConnId)>>,
+    /// Devices to be woken at the end of this turn.
+    woken: Vec<Wake>,
+    /// Registrations of the last hour by principal; reconnecting does not clear them (12 §3).
+    registered: HashMap<EntryHash, wake::Registered>,
     /// Realms to load before anybody asks: those whose founder may come back after a restart.
     preload: Vec<RealmId>,
     next_sweep_ms: u64,
@@ -261,6 +270,8 @@ impl Shard {
             next_gather: 0,
             retry: Vec::new(),
             timers: BinaryHeap::new(),
+            woken: Vec::new(),
+            registered: HashMap::new(),
             preload,
             next_sweep_ms: SWEEP_MS,
             secret,
@@ -353,6 +364,9 @@ impl Shard {
             self.realm_slot(&realm, fx);
         }
         self.submit_batch(fx);
+        if !self.woken.is_empty() {
+            fx.wake(std::mem::take(&mut self.woken));
+        }
     }
 
     /// The monotonic moment of the next timer, if any: [`Event::Tick`] is due then.
@@ -661,14 +675,7 @@ impl Shard {
                 self.detach(conn);
                 self.close_when_flushed(conn, CloseHow::Flush, CloseReason::Client, fx);
             }
-            // No ringer is configured: the capability is "off", and asking is always answered (12).
-            Frame::Wake(Wake::Query) => {
-                let capability = Frame::Wake(Wake::Capability {
-                    enabled: false,
-                    register_url: "",
-                });
-                self.reply(conn, message::frame(&capability), fx);
-            }
+            Frame::Wake(wake) => self.wake(conn, &wake, &message, fx),
             other => self.later(conn, &other, fx),
         }
     }
@@ -934,6 +941,10 @@ impl Shard {
             Waiter::Finish { conn } => self.fail(conn, down(), CloseReason::Protocol, fx),
             Waiter::Remote { origin, request } if is_there => self.serve_request(slot, origin, request, fx),
             Waiter::Remote { origin, .. } => self.send_answer(origin, Err(down()), fx),
+            Waiter::ForgetHandle(handle) if is_there => {
+                self.enqueue(slot, control::Op::Wake(wake::WakeOp::Forget(handle)), fx);
+            }
+            Waiter::ForgetHandle(_) => {} // the next wake finds out again
             Waiter::Operator(operator) => self.serve_operator(slot, operator, is_there, fx),
         }
     }
@@ -996,6 +1007,7 @@ impl Shard {
             }
             Posted::Answer { conn, answer } => self.receive_answer(conn, answer, fx),
             Posted::Operator { realm, operator } => self.operate(&realm, operator, fx),
+            Posted::ForgetHandle { realm, handle } => self.forget_handle(&realm, handle, fx),
         }
     }
 
@@ -1025,6 +1037,7 @@ impl Shard {
         if now >= self.next_sweep_ms {
             self.next_sweep_ms = now + SWEEP_MS;
             self.sweep_indexes();
+            self.sweep_registered();
         }
     }
 

@@ -13,6 +13,7 @@ pub(crate) use invites::Recreated;
 pub(crate) use join::CodeTry;
 
 use super::keys::{KeysOp, KeysStep};
+use super::wake::WakeOp;
 use super::wrap::Wrapping;
 use super::{Pending, Posted, RealmState, Shard, ShardMessage, Waiter};
 use crate::directory::Directory;
@@ -69,6 +70,7 @@ pub(crate) enum Op {
     Revoke(invites::Revocation),
     Refresh(invites::Refresh),
     Wrap(Box<Wrapping>),
+    Wake(WakeOp),
 }
 
 impl Op {
@@ -83,13 +85,22 @@ impl Op {
             Op::Revoke(revocation) => Some(revocation.origin),
             Op::Refresh(refresh) => Some(refresh.origin),
             Op::Wrap(wrapping) => Some(wrapping.origin),
+            Op::Wake(op) => op.origin(),
+        }
+    }
+
+    /// What whoever waits is told if it comes to nothing.
+    fn failure(&self) -> Code {
+        match self {
+            Op::Wake(_) => Code::PushBackpressure,
+            _ => Code::Backpressure,
         }
     }
 
     /// The realm was dropped: whoever waits comes again.
     pub(super) fn abandon<E: Effects>(self, shard: &mut Shard, fx: &mut E) {
         if let Some(origin) = self.origin() {
-            shard.send_answer(origin, Err(Code::Backpressure.into()), fx);
+            shard.send_answer(origin, Err(self.failure().into()), fx);
         }
     }
 }
@@ -115,6 +126,37 @@ pub(crate) enum Step {
     Refreshed(Box<invites::Refreshing>),
     ClaimTag(Box<Wrapping>),
     Wrapped(Box<Wrapping>),
+    Wake(WakeOp),
+}
+
+impl Step {
+    /// Who waits for it.
+    fn origin(&self) -> Option<Origin> {
+        match self {
+            Step::Publish(committing) => Some(committing.publication.origin),
+            Step::Claim(judged) => Some(judged.publication.origin),
+            Step::Charge(charged) => Some(charged.reserve.origin),
+            Step::Refund(reserve, _) => Some(reserve.origin),
+            Step::Seat(seated) => Some(seated.reserve.origin),
+            Step::Keys(step) => step.origin(),
+            Step::Committed(committed) => Some(committed.commit.seat.origin),
+            Step::Parked(parked) => Some(parked.request.origin),
+            Step::RecordStored(creation) | Step::Created(creation) => Some(creation.origin),
+            Step::Revoked(revoked) => Some(revoked.origin),
+            Step::BundleStored(refreshing) | Step::Refreshed(refreshing) => Some(refreshing.origin),
+            Step::ClaimTag(wrapping) | Step::Wrapped(wrapping) => Some(wrapping.origin),
+            Step::Wake(op) => op.origin(),
+            Step::Mint(_) => None,
+        }
+    }
+
+    /// What they are told if it comes to nothing.
+    fn failure(&self) -> Code {
+        match self {
+            Step::Wake(_) => Code::PushBackpressure,
+            _ => Code::Backpressure,
+        }
+    }
 }
 
 impl Shard {
@@ -217,6 +259,7 @@ impl Shard {
                 Op::Revoke(revocation) => self.start_revocation(slot, revocation, fx),
                 Op::Refresh(refresh) => self.start_refresh(slot, refresh, fx),
                 Op::Wrap(wrapping) => self.start_wrap(slot, wrapping, fx),
+                Op::Wake(op) => self.start_wake(slot, op, fx),
             }
         }
     }
@@ -272,33 +315,19 @@ impl Shard {
                 Step::BundleStored(refreshing) => self.commit_refresh(slot, refreshing, fx),
                 Step::Refreshed(refreshing) => self.refreshed(slot, *refreshing, fx),
                 Step::Wrapped(wrapping) => self.wrapped(&wrapping, fx),
+                Step::Wake(op) => self.wake_committed(slot, op, fx),
                 Step::ClaimTag(_) => {}
                 Step::Claim(_) | Step::Mint(_) => {}
             },
-            // A token that was claimed elsewhere in the same moment: nothing of ours is out of step.
-            Ok(Outcome::Refused) if matches!(step, Step::Created(_)) => {
-                if let Step::Created(creation) = step {
-                    self.creation_refused(&creation, fx);
-                }
-            }
+            // A name that is taken elsewhere: nothing of ours is out of step.
+            Ok(Outcome::Refused) if matches!(step, Step::Created(_) | Step::Wake(_)) => match step {
+                Step::Created(creation) => self.creation_refused(&creation, fx),
+                Step::Wake(op) => self.wake_refused(&op, fx),
+                _ => {}
+            },
             Ok(Outcome::Refused) | Err(_) => {
-                let origin = match &step {
-                    Step::Publish(committing) => Some(committing.publication.origin),
-                    Step::Claim(judged) => Some(judged.publication.origin),
-                    Step::Charge(charged) => Some(charged.reserve.origin),
-                    Step::Refund(reserve, _) => Some(reserve.origin),
-                    Step::Seat(seated) => Some(seated.reserve.origin),
-                    Step::Keys(step) => step.origin(),
-                    Step::Committed(committed) => Some(committed.commit.seat.origin),
-                    Step::Parked(parked) => Some(parked.request.origin),
-                    Step::RecordStored(creation) | Step::Created(creation) => Some(creation.origin),
-                    Step::Revoked(revoked) => Some(revoked.origin),
-                    Step::BundleStored(refreshing) | Step::Refreshed(refreshing) => Some(refreshing.origin),
-                    Step::ClaimTag(wrapping) | Step::Wrapped(wrapping) => Some(wrapping.origin),
-                    Step::Mint(_) => None,
-                };
-                if let Some(origin) = origin {
-                    self.send_answer(origin, Err(Code::Backpressure.into()), fx);
+                if let Some(origin) = step.origin() {
+                    self.send_answer(origin, Err(step.failure().into()), fx);
                 }
                 // A refused check means that memory and store differ: like an unknown outcome, load it again.
                 if result != Err(StoreError::NotCommitted) {
