@@ -50,6 +50,8 @@ pub(crate) const BACKFILL_RESERVE: usize = 1_052_672;
 pub(crate) const STALL_MS: u64 = 10_000;
 /// The longest wait for an answer to the idle probe.
 pub(crate) const PROBE_MS: u64 = 10_000;
+/// How often a session that a grant admitted is looked at (05 D11).
+pub(crate) const PROVISIONAL_CHECK_MS: u64 = 60_000;
 /// A reservation's life (06 §1).
 pub(crate) const RESERVATION_MS: u64 = 600_000;
 /// The bootstrap invite's life (06 §12).

@@ -181,6 +181,8 @@ pub struct Session {
     pub(crate) device: Option<PublicKey>,
     /// The entry it was admitted with.
     pub(crate) entry: Option<EntryHash>,
+    /// Admitted by a grant, which may lapse (05 D11).
+    pub(crate) provisional: bool,
     /// Slot of the realm it is bound to, on this shard.
     pub(crate) realm: Option<u32>,
     /// Slot of its device's budgets in that realm.
@@ -205,6 +207,8 @@ pub struct Session {
     pub(crate) probe_ms: Option<u64>,
     /// Since when an owed frame has found no room.
     pub(crate) stalled_ms: Option<u64>,
+    /// When its timers are looked at next; entries of the shard's heap for other moments are void.
+    pub(crate) armed_ms: Option<u64>,
 }
 
 impl Session {
@@ -217,6 +221,7 @@ impl Session {
             challenge: None,
             device: None,
             entry: None,
+            provisional: false,
             realm: None,
             device_slot: 0,
             judging: None,
@@ -232,6 +237,7 @@ impl Session {
             active_ms: mono_ms,
             probe_ms: None,
             stalled_ms: None,
+            armed_ms: None,
         }
     }
 

@@ -6,6 +6,7 @@
 mod world;
 
 mod cases {
+    mod access;
     mod admission;
     mod flows;
     mod states;

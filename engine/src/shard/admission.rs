@@ -4,7 +4,7 @@ use super::{Pending, Posted, Shard, ShardMessage, Verdict, Waiter};
 use crate::directory::Directory;
 use crate::effects::{CloseReason, Effects, StoreRequest};
 use crate::event::ConnId;
-use crate::limits::{GROUPS_PER_CONNECTION, GROUPS_PER_WORKSPACE};
+use crate::limits::{GROUPS_PER_CONNECTION, GROUPS_PER_WORKSPACE, PROVISIONAL_CHECK_MS};
 use crate::message;
 use crate::realm::Admission;
 use crate::session::{Judging, State, Waiting};
@@ -221,6 +221,7 @@ impl Shard {
         if let Some(session) = self.session(conn) {
             session.realm = Some(slot);
             session.entry = Some(entry);
+            session.provisional = admission == Admission::Provisional;
             session.device_slot = device_slot;
             session.judging = None;
         }
@@ -279,6 +280,7 @@ impl Shard {
         let Some(session) = self.session(conn) else { return };
         session.state = state;
         session.active_ms = now;
+        let provisional = session.provisional;
         let shelf = session.realm.zip(session.device);
         let key_packages_remaining = shelf
             .and_then(|(slot, device)| self.realm_mut(slot)?.shelves.get(&super::keys::shelf_of(&device)))
@@ -287,6 +289,9 @@ impl Shard {
             self.metrics.ready.add(1);
         }
         self.arm(conn, now + self.config.idle_timeout_ms);
+        if provisional {
+            self.arm(conn, now + PROVISIONAL_CHECK_MS);
+        }
         fx.authenticated(conn);
         let config = self.config.clone();
         let ack = Frame::AuthAck {

@@ -26,7 +26,7 @@ use crate::directory::Directory;
 use crate::effects::{CloseHow, CloseReason, Effects, StoreRequest};
 use crate::event::{ConnId, Event, Flow, Now, StoreAnswer, Ticket};
 use crate::group::{Group, Loaded};
-use crate::limits::{ANSWERS_WAITING_MAX, PROBE_MS, STALL_MS};
+use crate::limits::{ANSWERS_WAITING_MAX, PROBE_MS, PROVISIONAL_CHECK_MS, STALL_MS};
 use crate::message;
 use crate::metrics::Metrics;
 use crate::outbox::Outbound;
@@ -309,10 +309,10 @@ impl Shard {
                     self.fail_over(conn, fx);
                 }
             }
-            Event::Arrived { conn, session } => {
-                let deadline = session.opened_ms + self.config.handshake_timeout_ms;
+            Event::Arrived { conn, mut session } => {
+                session.armed_ms = None; // its timers stayed behind
                 self.insert(conn, session);
-                self.arm(conn, deadline);
+                self.deadline(conn, fx);
                 if self.draining {
                     self.fail_over(conn, fx);
                 } else {
@@ -1001,8 +1001,13 @@ impl Shard {
 
     // ---- time
 
+    /// Sees to it that the connection's timers are looked at by then.
     fn arm(&mut self, conn: ConnId, at_ms: u64) {
-        self.timers.push(Reverse((at_ms, conn)));
+        let Some(session) = self.session(conn) else { return };
+        if session.armed_ms.is_none_or(|armed| at_ms < armed) {
+            session.armed_ms = Some(at_ms);
+            self.timers.push(Reverse((at_ms, conn)));
+        }
     }
 
     fn tick<E: Effects>(&mut self, fx: &mut E) {
@@ -1012,7 +1017,10 @@ impl Shard {
                 break;
             }
             self.timers.pop();
-            self.deadline(conn, fx);
+            if let Some(session) = self.session(conn).filter(|s| s.armed_ms == Some(at)) {
+                session.armed_ms = None;
+                self.deadline(conn, fx);
+            }
         }
         if now >= self.next_sweep_ms {
             self.next_sweep_ms = now + SWEEP_MS;
@@ -1025,38 +1033,70 @@ impl Shard {
         let now = self.now.mono_ms;
         let (handshake_ms, idle_ms) = (self.config.handshake_timeout_ms, self.config.idle_timeout_ms);
         let Some(session) = self.session(conn) else { return };
-        if session.state == State::Closed {
-            return;
-        }
         let late = Refusal::plain(Code::RateLimited).after(5);
-        if session.stalled_ms.is_some_and(|since| now >= since + STALL_MS) {
-            self.detach(conn);
-            fx.close(conn, CloseHow::Flush, CloseReason::SlowReader);
-            return;
-        }
-        if !matches!(session.state, State::Ready | State::Bootstrapping) {
-            if now >= session.opened_ms + handshake_ms {
-                self.fail(conn, late, CloseReason::HandshakeDeadline, fx);
+        let mut next = u64::MAX;
+        // Closed sessions too: their last frames may wait for a peer that reads no more.
+        if let Some(since) = session.stalled_ms {
+            if now >= since + STALL_MS {
+                self.detach(conn);
+                fx.close(conn, CloseHow::Flush, CloseReason::SlowReader);
+                return;
             }
-            return;
+            next = since + STALL_MS;
         }
-        // A connection we don't read can't be silent.
-        if session.paused {
-            session.active_ms = now;
+        match session.state {
+            State::Closed => {}
+            State::Fresh | State::Challenged | State::Judging => {
+                if now >= session.opened_ms + handshake_ms {
+                    return self.fail(conn, late, CloseReason::HandshakeDeadline, fx);
+                }
+                next = next.min(session.opened_ms + handshake_ms);
+            }
+            State::Ready | State::Bootstrapping => {
+                // A connection we don't read can't be silent.
+                if session.paused {
+                    session.active_ms = now;
+                }
+                next = next.min(match session.probe_ms {
+                    Some(sent) if now >= sent + PROBE_MS.min(idle_ms) => {
+                        return self.fail(conn, late, CloseReason::IdleDeadline, fx);
+                    }
+                    Some(sent) => sent + PROBE_MS.min(idle_ms),
+                    None if now >= session.active_ms + idle_ms => {
+                        session.probe_ms = Some(now);
+                        fx.ping(conn);
+                        now + PROBE_MS.min(idle_ms)
+                    }
+                    None => session.active_ms + idle_ms,
+                });
+                if session.provisional {
+                    if self.has_lapsed(conn) {
+                        return self.evict(conn, fx);
+                    }
+                    next = next.min(now + PROVISIONAL_CHECK_MS);
+                }
+            }
         }
-        let next = match session.probe_ms {
-            Some(sent) if now >= sent + PROBE_MS.min(idle_ms) => {
-                return self.fail(conn, late, CloseReason::IdleDeadline, fx);
-            }
-            Some(sent) => sent + PROBE_MS.min(idle_ms),
-            None if now >= session.active_ms + idle_ms => {
-                session.probe_ms = Some(now);
-                fx.ping(conn);
-                now + PROBE_MS.min(idle_ms)
-            }
-            None => session.active_ms + idle_ms,
+        if next != u64::MAX {
+            self.arm(conn, next);
+        }
+    }
+
+    /// Whether the grant that admitted this session is dead by now and no set has taken its place (05 D11).
+    fn has_lapsed(&mut self, conn: ConnId) -> bool {
+        let wall_ms = self.now.wall_ms;
+        let Some(session) = self.session(conn).filter(|s| s.provisional) else {
+            return false;
         };
-        self.arm(conn, next);
+        let (Some(slot), Some(entry)) = (session.realm, session.entry) else {
+            return false;
+        };
+        let admission = self.realm_mut(slot).map(|r| r.admits_entry(&entry, wall_ms));
+        if let Some(session) = self.session(conn) {
+            // Once it is in the set, its removal is what ends it.
+            session.provisional = admission != Some(Admission::InSet);
+        }
+        admission == Some(Admission::Refused)
     }
 
     /// Indexes of groups nobody has used lately go when there are too many of them; what is about to be committed,

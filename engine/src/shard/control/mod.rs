@@ -98,7 +98,7 @@ impl Op {
 pub(crate) enum Step {
     /// A founder's groups being claimed before the genesis commit.
     Claim(Box<publish::Judged>),
-    Publish(Box<publish::Judged>),
+    Publish(Box<publish::Committing>),
     Charge(join::Charged),
     Refund(join::Reserve, crate::records::Attempt),
     Seat(Box<join::Seated>),
@@ -259,7 +259,7 @@ impl Shard {
         };
         match result {
             Ok(Outcome::Applied) => match step {
-                Step::Publish(judged) => self.published(slot, *judged, fx),
+                Step::Publish(committing) => self.published(slot, *committing, fx),
                 Step::Charge(charged) => self.charged(slot, charged, fx),
                 Step::Refund(reserve, attempt) => self.refunded(slot, &reserve, attempt, fx),
                 Step::Seat(seated) => self.seated(slot, *seated, fx),
@@ -283,7 +283,8 @@ impl Shard {
             }
             Ok(Outcome::Refused) | Err(_) => {
                 let origin = match &step {
-                    Step::Publish(judged) | Step::Claim(judged) => Some(judged.publication.origin),
+                    Step::Publish(committing) => Some(committing.publication.origin),
+                    Step::Claim(judged) => Some(judged.publication.origin),
                     Step::Charge(charged) => Some(charged.reserve.origin),
                     Step::Refund(reserve, _) => Some(reserve.origin),
                     Step::Seat(seated) => Some(seated.reserve.origin),
