@@ -1,5 +1,7 @@
 //! The relay at the descriptor limit. Alone in its process, because the limit is the process's.
 
+#![allow(clippy::unwrap_used)]
+
 use drover_engine::effects::Stores;
 use drover_engine::{Config, Directory};
 use drover_storage::embedded::Embedded;
