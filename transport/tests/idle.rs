@@ -98,7 +98,11 @@ fn measure(tls: bool) {
         .spawn()
         .unwrap();
     while relay.metrics().upgraded < CONNECTIONS {
-        assert!(child.try_wait().unwrap().is_none(), "the client has ended: {:?}", relay.metrics());
+        assert!(
+            child.try_wait().unwrap().is_none(),
+            "the client has ended: {:?}",
+            relay.metrics()
+        );
         std::thread::sleep(Duration::from_millis(50));
     }
     std::thread::sleep(Duration::from_millis(500));
