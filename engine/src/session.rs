@@ -78,6 +78,11 @@ pub(crate) enum Owed {
     Ready(Outbound),
     /// SEND_ACK once this batch is durable.
     Ack { hash: Hash, seq: u64, batch: u64 },
+    /// Key packages; they go back on their shelf if this never leaves.
+    Bundles {
+        out: Outbound,
+        taken: Box<crate::shard::Taken>,
+    },
     /// A prebuilt frame once this batch is durable.
     After { out: Outbound, batch: u64 },
 }
@@ -155,6 +160,8 @@ pub(crate) struct Judging {
     pub(crate) candidates: VecDeque<RealmId>,
     /// What the first candidate said, if it did not admit.
     pub(crate) first: Option<(RealmId, crate::shard::Verdict)>,
+    /// Whether one of those asked could not say.
+    pub(crate) is_unsure: bool,
     /// The realm that admitted, and by which entry: the first of the two reads.
     pub(crate) chosen: Option<(RealmId, EntryHash)>,
     /// Whether unknown groups have been claimed.
@@ -174,6 +181,8 @@ pub struct Session {
     pub(crate) device: Option<PublicKey>,
     /// The entry it was admitted with.
     pub(crate) entry: Option<EntryHash>,
+    /// Admitted by a grant, which may lapse (05 D11).
+    pub(crate) provisional: bool,
     /// Slot of the realm it is bound to, on this shard.
     pub(crate) realm: Option<u32>,
     /// Slot of its device's budgets in that realm.
@@ -198,6 +207,8 @@ pub struct Session {
     pub(crate) probe_ms: Option<u64>,
     /// Since when an owed frame has found no room.
     pub(crate) stalled_ms: Option<u64>,
+    /// When its timers are looked at next; entries of the shard's heap for other moments are void.
+    pub(crate) armed_ms: Option<u64>,
 }
 
 impl Session {
@@ -210,6 +221,7 @@ impl Session {
             challenge: None,
             device: None,
             entry: None,
+            provisional: false,
             realm: None,
             device_slot: 0,
             judging: None,
@@ -225,6 +237,7 @@ impl Session {
             active_ms: mono_ms,
             probe_ms: None,
             stalled_ms: None,
+            armed_ms: None,
         }
     }
 

@@ -4,10 +4,10 @@ use super::{Pending, Posted, Shard, ShardMessage, Verdict, Waiter};
 use crate::directory::Directory;
 use crate::effects::{CloseReason, Effects, StoreRequest};
 use crate::event::ConnId;
-use crate::limits::{GROUPS_PER_CONNECTION, GROUPS_PER_WORKSPACE};
+use crate::limits::{GROUPS_PER_CONNECTION, GROUPS_PER_WORKSPACE, PROVISIONAL_CHECK_MS};
 use crate::message;
 use crate::realm::Admission;
-use crate::session::{Judging, State};
+use crate::session::{Judging, State, Waiting};
 use drover_storage::control::{DirectoryKey, DirectoryKind};
 use drover_storage::{RealmId, StoreError};
 use drover_wire::access::verify;
@@ -96,6 +96,7 @@ impl Shard {
                 device,
                 candidates: candidates.into(),
                 first: None,
+                is_unsure: false,
                 chosen: None,
                 claimed: false,
             }));
@@ -139,9 +140,11 @@ impl Shard {
             return;
         }
         // Nobody admits: the first candidate decides how that is said (05 §6.2 b, f).
+        // Unless one of them could not be asked: it might have admitted.
+        let is_unsure = judging.is_unsure;
         match judging.first.take() {
+            _ if is_unsure => self.refuse_auth(conn, Code::Backpressure, fx),
             Some((realm, Verdict::Judged(Admission::Founding, entry))) => self.choose(conn, realm, entry, fx),
-            Some((_, Verdict::StoreDown)) => self.refuse_auth(conn, Code::Backpressure, fx),
             _ => self.refuse_auth(conn, Code::WriterNotInAccessSet, fx),
         }
     }
@@ -155,6 +158,7 @@ impl Shard {
                 self.choose(conn, realm, entry, fx)
             }
             _ => {
+                judging.is_unsure |= verdict == Verdict::StoreDown;
                 if judging.first.is_none() {
                     judging.first = Some((realm, verdict));
                 }
@@ -217,6 +221,7 @@ impl Shard {
         if let Some(session) = self.session(conn) {
             session.realm = Some(slot);
             session.entry = Some(entry);
+            session.provisional = admission == Admission::Provisional;
             session.device_slot = device_slot;
             session.judging = None;
         }
@@ -271,23 +276,38 @@ impl Shard {
 
     fn become_ready<E: Effects>(&mut self, conn: ConnId, state: State, fx: &mut E) {
         let now = self.now.mono_ms;
+        let wall_ms = self.now.wall_ms;
         let Some(session) = self.session(conn) else { return };
         session.state = state;
         session.active_ms = now;
+        let provisional = session.provisional;
+        let shelf = session.realm.zip(session.device);
+        let key_packages_remaining = shelf
+            .and_then(|(slot, device)| self.realm_mut(slot)?.shelves.get(&super::keys::shelf_of(&device)))
+            .map_or(0, |shelf| shelf.live(wall_ms) as u32);
         if state == State::Ready {
             self.metrics.ready.add(1);
         }
         self.arm(conn, now + self.config.idle_timeout_ms);
+        if provisional {
+            self.arm(conn, now + PROVISIONAL_CHECK_MS);
+        }
         fx.authenticated(conn);
         let config = self.config.clone();
         let ack = Frame::AuthAck {
-            key_packages_remaining: 0,
+            key_packages_remaining,
             write_mode: u8::from(config.read_only),
             build_digest: config.build_digest.as_bytes(),
             access_set: u8::from(config.access_set),
             min_enc: u8::from(config.min_enc_mls),
         };
         self.reply(conn, message::frame(&ack), fx);
+        if self
+            .session(conn)
+            .is_some_and(|s| matches!(s.waiting, Waiting::Parked(_)))
+        {
+            self.retry.push(conn); // it came while AUTH was judged
+        }
         self.update_flow(conn, fx);
     }
 }

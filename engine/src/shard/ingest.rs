@@ -99,6 +99,10 @@ impl Shard {
         if self.config.read_only {
             return Err(Code::ServiceReadOnly.into()); // 2
         }
+        if self.has_lapsed(conn) {
+            self.evict(conn, fx); // 05 D11
+            return Ok(());
+        }
         let wall_ms = self.now.wall_ms;
         let Some(session) = self.session(conn) else {
             return Ok(());
@@ -305,6 +309,10 @@ impl Shard {
     ) -> Result<(), Refusal> {
         if self.config.read_only {
             return Err(Code::ServiceReadOnly.into());
+        }
+        if self.has_lapsed(conn) {
+            self.evict(conn, fx); // 05 D11
+            return Ok(());
         }
         self.charge_frame(conn, |b| &mut b.handshake, HANDSHAKE_PER_MINUTE)?;
         let slot = self.authorize(conn, &group)?;

@@ -8,21 +8,25 @@
 mod admission;
 pub(crate) mod control;
 mod fanout;
+mod gather;
 mod ingest;
+mod keys;
 mod later;
 mod live;
 mod reconcile;
 mod replay;
+mod wrap;
 
 pub use crate::session::Session;
 pub use control::operator::{MintOutcome, Operator, RealmReport, Reply};
+pub(crate) use keys::Taken;
 
 use crate::config::Config;
 use crate::directory::Directory;
 use crate::effects::{CloseHow, CloseReason, Effects, StoreRequest};
 use crate::event::{ConnId, Event, Flow, Now, StoreAnswer, Ticket};
 use crate::group::{Group, Loaded};
-use crate::limits::{ANSWERS_WAITING_MAX, PROBE_MS, STALL_MS};
+use crate::limits::{ANSWERS_WAITING_MAX, PROBE_MS, PROVISIONAL_CHECK_MS, STALL_MS};
 use crate::message;
 use crate::metrics::Metrics;
 use crate::outbox::Outbound;
@@ -37,7 +41,7 @@ use drover_wire::id::{EntryHash, GroupId, PublicKey};
 use hashbrown::HashMap;
 use ingest::Ingest;
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -174,6 +178,10 @@ enum Pending {
     Claim { conn: ConnId, groups: Vec<GroupId> },
     /// A control operation's claim or commit.
     Control { realm: u32, step: control::Step },
+    /// One of several records.
+    Gather { gather: u64, at: usize },
+    /// Served packages being deleted.
+    Forgotten,
     /// A one-time code being hashed.
     Code { realm: u32, check: control::CodeTry },
 }
@@ -199,6 +207,9 @@ pub struct Shard {
     pending: HashMap<Ticket, Pending>,
     next_ticket: u64,
     ingest: Ingest,
+    /// Records being read together.
+    gathers: HashMap<u64, gather::Gather>,
+    next_gather: u64,
     /// Connections whose parked frame is to be handled again.
     retry: Vec<ConnId>,
     timers: BinaryHeap<Reverse<(u64, ConnId)>>,
@@ -246,6 +257,8 @@ impl Shard {
             pending: HashMap::new(),
             next_ticket: 0,
             ingest: Ingest::default(),
+            gathers: HashMap::new(),
+            next_gather: 0,
             retry: Vec::new(),
             timers: BinaryHeap::new(),
             preload,
@@ -267,6 +280,12 @@ impl Shard {
         session.active_ms = now.mono_ms;
         session.probe_ms = None;
         session.charged = false;
+        if session.state == State::Judging {
+            // It moved here and its AUTH is still being judged: handled once that is done.
+            session.waiting = Waiting::Parked(message);
+            session.paused = true;
+            return Flow::Pause;
+        }
         self.dispatch(conn, message, fx);
         if !self.retry.is_empty() {
             self.settle(fx);
@@ -290,10 +309,10 @@ impl Shard {
                     self.fail_over(conn, fx);
                 }
             }
-            Event::Arrived { conn, session } => {
-                let deadline = session.opened_ms + self.config.handshake_timeout_ms;
+            Event::Arrived { conn, mut session } => {
+                session.armed_ms = None; // its timers stayed behind
                 self.insert(conn, session);
-                self.arm(conn, deadline);
+                self.deadline(conn, fx);
                 if self.draining {
                     self.fail_over(conn, fx);
                 } else {
@@ -309,10 +328,8 @@ impl Shard {
             Event::Text { conn } => self.fail(conn, Code::MalformedHeader.into(), CloseReason::Protocol, fx),
             Event::Closed { conn } => {
                 self.detach(conn);
-                if let Some(slot) = self.sessions.get_mut(conn.slot as usize)
-                    && slot.generation == conn.generation
-                {
-                    slot.session = None;
+                if let Some(session) = self.take_session(conn) {
+                    self.undelivered(session.owed, fx);
                 }
             }
             Event::Room { conn } => self.room(conn, fx),
@@ -412,7 +429,8 @@ impl Shard {
     fn evict<E: Effects>(&mut self, conn: ConnId, fx: &mut E) {
         self.detach(conn);
         if let Some(session) = self.session(conn) {
-            session.owed.clear();
+            let owed = std::mem::take(&mut session.owed);
+            self.undelivered(owed, fx);
             fx.close(conn, CloseHow::Evict, CloseReason::Evicted);
         }
     }
@@ -452,6 +470,15 @@ impl Shard {
         self.close_when_flushed(conn, CloseHow::Flush, reason, fx);
     }
 
+    /// What a connection was owed and never got: only key packages are kept for somebody else.
+    fn undelivered<E: Effects>(&mut self, owed: VecDeque<Owed>, fx: &mut E) {
+        for owed in owed {
+            if let Owed::Bundles { taken, .. } = owed {
+                self.put_back(*taken, fx);
+            }
+        }
+    }
+
     fn close_when_flushed<E: Effects>(
         &mut self,
         conn: ConnId,
@@ -474,49 +501,48 @@ impl Shard {
         let done = self.ingest.done();
         let (now, stall_at) = (self.now.mono_ms, self.now.mono_ms + STALL_MS);
         let Some(session) = self.session(conn) else { return };
-        let mut full = false;
+        let (mut full, mut progress) = (false, false);
+        let mut delivered = Vec::new();
         while let Some(front) = session.owed.front() {
             match front {
-                Owed::Ready(out) => {
-                    if !fx.send(conn, out.clone()) {
-                        full = true;
-                        break;
-                    }
-                    session.owed.pop_front();
-                }
-                Owed::After { out, batch } if *batch <= done => {
-                    if !fx.send(conn, out.clone()) {
-                        full = true;
-                        break;
-                    }
-                    session.owed.pop_front();
-                }
                 Owed::Ack { batch, .. } if *batch <= done => {
                     let room = fx.room(conn);
                     let room = room.messages.min(room.cost / crate::outbox::MESSAGE_COST);
-                    if room == 0 {
-                        full = true;
-                        break;
-                    }
-                    if !fx.send(conn, message::acks(&mut session.owed, done, room)) {
-                        return; // the connection is gone
+                    full = room == 0 || !fx.send(conn, message::acks(&mut session.owed, done, room));
+                }
+                Owed::After { batch, .. } | Owed::Ack { batch, .. } if *batch > done => break,
+                Owed::Ready(out) | Owed::After { out, .. } | Owed::Bundles { out, .. } => {
+                    full = !fx.send(conn, out.clone());
+                    if !full && let Some(Owed::Bundles { taken, .. }) = session.owed.pop_front() {
+                        delivered.push(*taken);
                     }
                 }
-                Owed::After { .. } | Owed::Ack { .. } => break,
+                Owed::Ack { .. } => break,
             }
+            if full {
+                break;
+            }
+            progress = true;
         }
         if full {
-            fx.watch_room(conn);
-            if session.stalled_ms.is_none() {
+            // The peer has ten seconds for each step it makes (02 §2, decision 1).
+            if progress || session.stalled_ms.is_none() {
                 session.stalled_ms = Some(now);
                 self.arm(conn, stall_at);
             }
+            fx.watch_room(conn);
+        }
+        for taken in delivered {
+            self.forget_packages(&taken, fx);
+        }
+        if full {
             return;
         }
+        let Some(session) = self.session(conn) else { return };
         session.stalled_ms = None;
         if session.owed.is_empty() {
             if session.owed.capacity() > 64 {
-                session.owed = std::collections::VecDeque::new();
+                session.owed = VecDeque::new();
             }
             if let Some((how, reason)) = session.closing.take() {
                 fx.close(conn, how, reason);
@@ -627,6 +653,9 @@ impl Shard {
             Frame::Live { group, ct, .. } => self.live(conn, group, ct, &message, fx),
             Frame::Access { body } => self.access(conn, body, &message, fx),
             Frame::Join { body } => self.join(conn, body, &message, fx),
+            Frame::Invite { body } => self.invite(conn, body, &message, fx),
+            Frame::Wrap { body } => self.wrap(conn, body, &message, fx),
+            Frame::Keys(keys) => self.keys(conn, &keys, &message, fx),
             Frame::Bye { .. } => {
                 self.reply(conn, message::frame(&Frame::Bye { reason: &[] }), fx);
                 self.detach(conn);
@@ -737,6 +766,10 @@ impl Shard {
             (Some(Pending::Claim { conn, groups }), StoreAnswer::Claim(result)) => {
                 self.groups_claimed(conn, &groups, result, fx);
             }
+            (Some(Pending::Gather { gather, at }), StoreAnswer::Get(result)) => {
+                self.gather_read(gather, at, result, fx);
+            }
+            (Some(Pending::Forgotten), StoreAnswer::Commit(result)) => self.packages_forgotten(result),
             (Some(Pending::Control { realm, step }), StoreAnswer::Commit(result)) => {
                 self.control_committed(realm, step, result, fx);
             }
@@ -968,8 +1001,13 @@ impl Shard {
 
     // ---- time
 
+    /// Sees to it that the connection's timers are looked at by then.
     fn arm(&mut self, conn: ConnId, at_ms: u64) {
-        self.timers.push(Reverse((at_ms, conn)));
+        let Some(session) = self.session(conn) else { return };
+        if session.armed_ms.is_none_or(|armed| at_ms < armed) {
+            session.armed_ms = Some(at_ms);
+            self.timers.push(Reverse((at_ms, conn)));
+        }
     }
 
     fn tick<E: Effects>(&mut self, fx: &mut E) {
@@ -979,7 +1017,10 @@ impl Shard {
                 break;
             }
             self.timers.pop();
-            self.deadline(conn, fx);
+            if let Some(session) = self.session(conn).filter(|s| s.armed_ms == Some(at)) {
+                session.armed_ms = None;
+                self.deadline(conn, fx);
+            }
         }
         if now >= self.next_sweep_ms {
             self.next_sweep_ms = now + SWEEP_MS;
@@ -992,38 +1033,70 @@ impl Shard {
         let now = self.now.mono_ms;
         let (handshake_ms, idle_ms) = (self.config.handshake_timeout_ms, self.config.idle_timeout_ms);
         let Some(session) = self.session(conn) else { return };
-        if session.state == State::Closed {
-            return;
-        }
         let late = Refusal::plain(Code::RateLimited).after(5);
-        if session.stalled_ms.is_some_and(|since| now >= since + STALL_MS) {
-            self.detach(conn);
-            fx.close(conn, CloseHow::Flush, CloseReason::SlowReader);
-            return;
-        }
-        if !matches!(session.state, State::Ready | State::Bootstrapping) {
-            if now >= session.opened_ms + handshake_ms {
-                self.fail(conn, late, CloseReason::HandshakeDeadline, fx);
+        let mut next = u64::MAX;
+        // Closed sessions too: their last frames may wait for a peer that reads no more.
+        if let Some(since) = session.stalled_ms {
+            if now >= since + STALL_MS {
+                self.detach(conn);
+                fx.close(conn, CloseHow::Flush, CloseReason::SlowReader);
+                return;
             }
-            return;
+            next = since + STALL_MS;
         }
-        // A connection we don't read can't be silent.
-        if session.paused {
-            session.active_ms = now;
+        match session.state {
+            State::Closed => {}
+            State::Fresh | State::Challenged | State::Judging => {
+                if now >= session.opened_ms + handshake_ms {
+                    return self.fail(conn, late, CloseReason::HandshakeDeadline, fx);
+                }
+                next = next.min(session.opened_ms + handshake_ms);
+            }
+            State::Ready | State::Bootstrapping => {
+                // A connection we don't read can't be silent.
+                if session.paused {
+                    session.active_ms = now;
+                }
+                next = next.min(match session.probe_ms {
+                    Some(sent) if now >= sent + PROBE_MS.min(idle_ms) => {
+                        return self.fail(conn, late, CloseReason::IdleDeadline, fx);
+                    }
+                    Some(sent) => sent + PROBE_MS.min(idle_ms),
+                    None if now >= session.active_ms + idle_ms => {
+                        session.probe_ms = Some(now);
+                        fx.ping(conn);
+                        now + PROBE_MS.min(idle_ms)
+                    }
+                    None => session.active_ms + idle_ms,
+                });
+                if session.provisional {
+                    if self.has_lapsed(conn) {
+                        return self.evict(conn, fx);
+                    }
+                    next = next.min(now + PROVISIONAL_CHECK_MS);
+                }
+            }
         }
-        let next = match session.probe_ms {
-            Some(sent) if now >= sent + PROBE_MS.min(idle_ms) => {
-                return self.fail(conn, late, CloseReason::IdleDeadline, fx);
-            }
-            Some(sent) => sent + PROBE_MS.min(idle_ms),
-            None if now >= session.active_ms + idle_ms => {
-                session.probe_ms = Some(now);
-                fx.ping(conn);
-                now + PROBE_MS.min(idle_ms)
-            }
-            None => session.active_ms + idle_ms,
+        if next != u64::MAX {
+            self.arm(conn, next);
+        }
+    }
+
+    /// Whether the grant that admitted this session is dead by now and no set has taken its place (05 D11).
+    fn has_lapsed(&mut self, conn: ConnId) -> bool {
+        let wall_ms = self.now.wall_ms;
+        let Some(session) = self.session(conn).filter(|s| s.provisional) else {
+            return false;
         };
-        self.arm(conn, next);
+        let (Some(slot), Some(entry)) = (session.realm, session.entry) else {
+            return false;
+        };
+        let admission = self.realm_mut(slot).map(|r| r.admits_entry(&entry, wall_ms));
+        if let Some(session) = self.session(conn) {
+            // Once it is in the set, its removal is what ends it.
+            session.provisional = admission != Some(Admission::InSet);
+        }
+        admission == Some(Admission::Refused)
     }
 
     /// Indexes of groups nobody has used lately go when there are too many of them; what is about to be committed,

@@ -1,8 +1,8 @@
 //! ACCESS: the state query and the publication of a set (05 §5, §7, §9).
 
 use super::{Answered, Op, Origin, Request, Shard, Step};
-use crate::chain::{Acceptance, GenesisGate, Head, Probation};
-use crate::effects::{CloseHow, CloseReason, Effects, StoreRequest};
+use crate::chain::{Acceptance, GenesisGate, Head, Probation, Rotation};
+use crate::effects::{Effects, StoreRequest};
 use crate::event::ConnId;
 use crate::limits::ACCESS_PER_MINUTE;
 use crate::realm::Realm;
@@ -13,6 +13,7 @@ use bytes::Bytes;
 use drover_storage::RealmId;
 use drover_storage::control::{Check, ControlBatch, Write};
 use drover_wire::access::{AccessSet, AccessState};
+use drover_wire::cbor::Writer;
 use drover_wire::error::{Code, Refusal};
 use drover_wire::id::{EntryHash, GroupId, Hash, Nonce, Token};
 
@@ -25,13 +26,24 @@ pub(crate) struct Publication {
     groups: Box<[GroupId]>,
 }
 
-/// A publication that was judged acceptable, with everything its commit changes.
+/// A publication that was judged acceptable.
 #[derive(Debug)]
 pub(crate) struct Judged {
     pub(crate) publication: Publication,
     acceptance: Acceptance,
     /// Groups being claimed for the founder.
     claiming: Vec<GroupId>,
+}
+
+/// A publication on its way to the store, with everything its commit changes: what is written is what is applied,
+/// however long the store takes.
+#[derive(Debug)]
+pub(crate) struct Committing {
+    pub(crate) publication: Publication,
+    acceptance: Acceptance,
+    changes: Changes,
+    /// When it was decided: rotations and redemption are dated by this.
+    wall_ms: u64,
 }
 
 /// The answer to a state query: salt and head, nothing else (05 §5.1).
@@ -45,12 +57,14 @@ pub(super) fn state(realm: &Realm) -> Vec<u8> {
 }
 
 /// What acceptance changes beside the chain itself; computed once, written and then applied.
+#[derive(Debug)]
 struct Changes {
     grants: Vec<(EntryHash, Grant)>,
     probations: Vec<(drover_wire::id::PublicKey, Probation)>,
     /// The founder's seat, consumed.
     seat: Option<(Token, Nonce)>,
-    transparency: Option<Transparency>,
+    /// What the transparency log gains, in order.
+    transparency: Vec<Transparency>,
 }
 
 impl Shard {
@@ -75,6 +89,10 @@ impl Shard {
     ) -> Result<(), Refusal> {
         if !body.is_empty() && self.config.read_only {
             return Err(Code::ServiceReadOnly.into());
+        }
+        if !body.is_empty() && self.has_lapsed(conn) {
+            self.evict(conn, fx); // 05 D11
+            return Ok(());
         }
         self.charge_frame(conn, |b| &mut b.access, ACCESS_PER_MINUTE)?;
         if self.waits_its_turn(conn, message) {
@@ -196,20 +214,30 @@ impl Shard {
         let wall_ms = self.now.wall_ms;
         let Some(realm) = self.realm_mut(slot) else { return };
         let changes = changes(realm, &judged, wall_ms);
-        let batch = batch(realm, &judged, &changes, wall_ms);
-        self.commit(slot, batch, Step::Publish(judged), fx);
-    }
-
-    /// The set is durable: memory follows, the publisher is answered, then the removed are cut off (decisions.md 14).
-    pub(super) fn published<E: Effects>(&mut self, slot: u32, judged: Judged, fx: &mut E) {
-        let wall_ms = self.now.wall_ms;
-        let Some(realm) = self.realm_mut(slot) else { return };
-        let changes = changes(realm, &judged, wall_ms);
         let Judged {
             publication,
             acceptance,
             ..
-        } = judged;
+        } = *judged;
+        let committing = Box::new(Committing {
+            publication,
+            acceptance,
+            changes,
+            wall_ms,
+        });
+        let batch = batch(realm, &committing);
+        self.commit(slot, batch, Step::Publish(committing), fx);
+    }
+
+    /// The set is durable: memory follows, the publisher is answered, then the removed are cut off (decisions.md 14).
+    pub(super) fn published<E: Effects>(&mut self, slot: u32, committing: Committing, fx: &mut E) {
+        let Some(realm) = self.realm_mut(slot) else { return };
+        let Committing {
+            publication,
+            acceptance,
+            changes,
+            wall_ms,
+        } = committing;
         realm.grants.extend(changes.grants);
         realm.chain.probations.extend(changes.probations);
         if let Some(rotation) = &acceptance.rotation {
@@ -227,7 +255,7 @@ impl Shard {
                 genesis.redeemed_ms = Some(wall_ms);
             }
         }
-        if let Some(entry) = changes.transparency {
+        for entry in changes.transparency {
             realm.transparency = (realm.transparency.0 + 1, Hash(entry.entry_hash));
         }
         realm.chain.head = Some(Head::new(publication.set));
@@ -242,18 +270,7 @@ impl Shard {
             fx,
         );
         for conn in evicted {
-            if publication.origin
-                == (Origin {
-                    shard: self.index,
-                    conn,
-                })
-            {
-                // The publisher removed itself: its answer leaves before the socket ends (W05.18).
-                self.detach(conn);
-                self.close_when_flushed(conn, CloseHow::Flush, CloseReason::Evicted, fx);
-            } else {
-                self.evict(conn, fx);
-            }
+            self.evict_or_answer(conn, publication.origin, fx);
         }
     }
 }
@@ -315,12 +332,7 @@ fn changes(realm: &Realm, judged: &Judged, wall_ms: u64) -> Changes {
             })
             .map(|(key, _)| *key)
     });
-    let transparency = genesis.map(|genesis| {
-        let fingerprint = crate::bootstrap::genesis_fingerprint(&genesis.public_key);
-        let founder = acceptance.founder.map_or([0; 32], |e| e.0);
-        let body = four(&[&genesis.public_key, &fingerprint.0, &set.signer.0, &founder]);
-        entry(realm, "genesis", body, wall_ms)
-    });
+    let transparency = transparency(realm, judged, genesis, wall_ms);
     Changes {
         grants,
         probations,
@@ -329,30 +341,73 @@ fn changes(realm: &Realm, judged: &Judged, wall_ms: u64) -> Changes {
     }
 }
 
-/// Canonical CBOR of an array of four 32-byte strings (05 §13).
-fn four(parts: &[&[u8; 32]; 4]) -> Vec<u8> {
-    let mut body = vec![0x84];
-    for part in parts {
-        body.extend_from_slice(&[0x58, 0x20]);
-        body.extend_from_slice(*part);
+/// What the transparency log gains: the genesis, a rotation, the end of probations, removals (05 §13, D13,
+/// decisions.md 38). A rotation says itself whose entry it removes.
+fn transparency(
+    realm: &Realm,
+    judged: &Judged,
+    genesis: Option<&records::Genesis>,
+    wall_ms: u64,
+) -> Vec<Transparency> {
+    let (set, acceptance) = (&judged.publication.set, &judged.acceptance);
+    let mut log: Vec<(&str, Vec<u8>)> = Vec::new();
+    if let Some(genesis) = genesis {
+        let fingerprint = crate::bootstrap::genesis_fingerprint(&genesis.public_key);
+        let founder = acceptance.founder.map_or([0; 32], |e| e.0);
+        let mut body = Vec::new();
+        let mut w = Writer::new(&mut body);
+        w.array(4).bytes(genesis.public_key).bytes(fingerprint);
+        w.bytes(set.signer).bytes(founder);
+        log.push(("genesis", body));
     }
-    body
+    let mut note = |kind, concerned: &[[u8; 32]]| {
+        let mut body = Vec::new();
+        let mut w = Writer::new(&mut body);
+        w.array(1 + concerned.len()).uint(set.version);
+        for name in concerned {
+            w.bytes(name);
+        }
+        log.push((kind, body));
+    };
+    if let Some(rotation) = &acceptance.rotation {
+        let Rotation {
+            spent,
+            successor,
+            device,
+        } = rotation;
+        note("recovery", &[spent.0, successor.0, device.0]);
+    } else if !acceptance.removed.is_empty() {
+        note("removal", &acceptance.removed.iter().map(|e| e.0).collect::<Vec<_>>());
+    }
+    if !acceptance.cleared.is_empty() {
+        let cleared: Vec<_> = acceptance.cleared.iter().map(|key| key.0).collect();
+        note("probation_cleared", &cleared);
+    }
+    let mut prev_hash = realm.transparency.1.0;
+    log.into_iter()
+        .map(|(kind, body)| {
+            let entry_hash = Hash::of(&[&prev_hash, &body]).0;
+            let entry = Transparency {
+                kind: kind.to_owned(),
+                body,
+                prev_hash,
+                entry_hash,
+                recorded_ms: wall_ms,
+            };
+            prev_hash = entry_hash;
+            entry
+        })
+        .collect()
 }
 
-fn entry(realm: &Realm, kind: &str, body: Vec<u8>, wall_ms: u64) -> Transparency {
-    let prev_hash = realm.transparency.1.0;
-    let entry_hash = Hash::of(&[&prev_hash, &body]).0;
-    Transparency {
-        kind: kind.to_owned(),
-        body,
-        prev_hash,
-        entry_hash,
-        recorded_ms: wall_ms,
-    }
-}
-
-fn batch(realm: &Realm, judged: &Judged, changes: &Changes, wall_ms: u64) -> ControlBatch {
-    let set = &judged.publication.set;
+fn batch(realm: &Realm, committing: &Committing) -> ControlBatch {
+    let Committing {
+        publication,
+        acceptance,
+        changes,
+        wall_ms,
+    } = committing;
+    let (set, wall_ms) = (&publication.set, *wall_ms);
     let head = |version: u64| Bytes::copy_from_slice(&version.to_be_bytes());
     let cas = match &realm.chain.head {
         None => Check::Absent(records::HEAD.to_vec()),
@@ -362,7 +417,7 @@ fn batch(realm: &Realm, judged: &Judged, changes: &Changes, wall_ms: u64) -> Con
         records::put_raw(records::HEAD.to_vec(), head(set.version)),
         records::put_raw(
             records::key(records::SET, &[&set.version.to_be_bytes()]),
-            judged.publication.body.clone(),
+            publication.body.clone(),
         ),
     ];
     writes.extend(
@@ -379,7 +434,7 @@ fn batch(realm: &Realm, judged: &Judged, changes: &Changes, wall_ms: u64) -> Con
         };
         writes.push(records::put(records::probation_key(device), &stored));
     }
-    if let Some(rotation) = &judged.acceptance.rotation {
+    if let Some(rotation) = &acceptance.rotation {
         writes.push(records::remove(records::rotation_key(&rotation.spent)));
         let at = Bytes::copy_from_slice(&wall_ms.to_be_bytes());
         writes.push(records::put_raw(records::rotation_key(&rotation.successor), at));
@@ -387,9 +442,9 @@ fn batch(realm: &Realm, judged: &Judged, changes: &Changes, wall_ms: u64) -> Con
     if let Some((token, nonce)) = changes.seat {
         writes.extend(consume(realm, &token, &nonce, wall_ms));
     }
-    if let Some(entry) = &changes.transparency {
+    for (seq, entry) in (realm.transparency.0..).zip(&changes.transparency) {
         writes.push(records::put(
-            records::key(records::TRANSPARENCY, &[&realm.transparency.0.to_be_bytes()]),
+            records::key(records::TRANSPARENCY, &[&seq.to_be_bytes()]),
             entry,
         ));
     }
