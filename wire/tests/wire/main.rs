@@ -13,6 +13,7 @@ mod invite_admin;
 mod invites;
 mod manifest;
 mod map_recon;
+mod map_refusals;
 mod maps;
 mod properties;
 mod recon;
