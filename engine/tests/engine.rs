@@ -8,6 +8,7 @@ mod world;
 mod cases {
     mod access;
     mod admission;
-    mod flows;
+    mod joining;
+    mod sending;
     mod states;
 }

@@ -33,7 +33,10 @@ fn challenge_belongs_to_one_connection() {
     assert_ne!(ca, cb);
     let got = w.ask(b, ws.founder.auth(&ca));
     assert!(refused_and_closed(&mut w, b, got));
-    assert!(matches!(w.ask(a, ws.founder.auth(&ca))[..], [Got::AuthAck { .. }]));
+    assert!(matches!(
+        w.ask(a, ws.founder.auth(&ca))[..],
+        [Got::AuthAck { .. }]
+    ));
 }
 
 /// W02.3: the signature is over the challenge bytes and nothing else.
@@ -82,7 +85,10 @@ fn stranger_is_refused_and_closed() {
     let minted = w.mint("ws:half");
     let c = w.open();
     w.reserve(c, &minted, &minted.code.clone(), [1; 16], &founder);
-    assert!(matches!(w.auth(c, &founder, &[group(7)])[..], [Got::AuthAck { .. }]));
+    assert!(matches!(
+        w.auth(c, &founder, &[group(7)])[..],
+        [Got::AuthAck { .. }]
+    ));
     // The genesis commit fails after its groups were claimed: rows without a set.
     let salt = w.state(c).salt;
     let set = Draft::genesis(&salt, &[&founder], &[&Device::new(2)], &[]).by(&founder);
@@ -108,17 +114,30 @@ fn connect_binds_to_the_workspace_that_admits() {
         let mut w = World::with(config(|c| c.shards = shards));
         let member = Device::new(5);
         let one = w.found(&name_on(0, 1), &[], &[group(1)]);
-        let two = w.found_by(&name_on(1, 2), &Device::new(3), &Device::new(4), &[&member], &[group(2)]);
+        let two = w.found_by(
+            &name_on(1, 2),
+            &Device::new(3),
+            &Device::new(4),
+            &[&member],
+            &[group(2)],
+        );
         assert_ne!(one.salt, two.salt);
         for groups in [[group(1), group(2)], [group(2), group(1)]] {
             for shard in 0..shards {
                 let c = w.login_as(shard, 4, &member, &groups);
-                assert_eq!(w.state(c).salt, two.salt, "the query answers about the bound workspace");
-                assert_eq!(w.stored(c, group(2), &[shards as u8, shard as u8, groups[0].0[0]]), {
-                    let head = w.subscribe(c, group(2), 0)[0].clone();
-                    let Got::SubAck(_, head) = head else { panic!() };
-                    head
-                });
+                assert_eq!(
+                    w.state(c).salt,
+                    two.salt,
+                    "the query answers about the bound workspace"
+                );
+                assert_eq!(
+                    w.stored(c, group(2), &[shards as u8, shard as u8, groups[0].0[0]]),
+                    {
+                        let head = w.subscribe(c, group(2), 0)[0].clone();
+                        let Got::SubAck(_, head) = head else { panic!() };
+                        head
+                    }
+                );
                 let foreign = w.ask1(c, send(group(1), b"x"));
                 assert_eq!(foreign, refused(Code::WriterNotInAccessSet));
             }
@@ -135,7 +154,10 @@ fn only_members_create_groups() {
     let provisional = Device::new(5);
     let c = w.open();
     w.reserve(c, &minted, &minted.code.clone(), [1; 16], &provisional);
-    assert!(matches!(w.auth(c, &provisional, &[group(20)])[..], [Got::AuthAck { .. }]));
+    assert!(matches!(
+        w.auth(c, &provisional, &[group(20)])[..],
+        [Got::AuthAck { .. }]
+    ));
     assert_eq!(w.ask1(c, send(group(20), b"x")), refused(Code::GroupUnknown));
     let c = w.open();
     w.auth(c, &Device::new(66), &[group(1), group(21)]);
@@ -155,7 +177,10 @@ fn a_groups_first_owner_keeps_it() {
     let one = w.found("ws:one", &[], &[group(1)]);
     let two = w.found_by("ws:two", &Device::new(3), &Device::new(4), &[], &[group(2)]);
     let c = w.login(&two.founder, &[group(2), group(1)]);
-    assert_eq!(w.ask1(c, send(group(1), b"x")), refused(Code::WriterNotInAccessSet));
+    assert_eq!(
+        w.ask1(c, send(group(1), b"x")),
+        refused(Code::WriterNotInAccessSet)
+    );
     let c = w.login(&one.founder, &[group(1)]);
     assert_eq!(w.stored(c, group(1), b"x"), 1);
     assert_eq!(w.report(&two.minted.realm).unwrap().groups, 1);
@@ -276,7 +301,11 @@ fn no_socket_outlives_a_removal_in_a_burst_of_auths() {
 /// A connection accepted on the wrong shard is moved once and works there, what it pipelined included.
 #[test]
 fn connection_moves_to_its_realm_once() {
-    for (newest_first, named) in [(false, vec![group(1)]), (true, vec![group(1)]), (false, vec![group(1), group(30)])] {
+    for (newest_first, named) in [
+        (false, vec![group(1)]),
+        (true, vec![group(1)]),
+        (false, vec![group(1), group(30)]),
+    ] {
         let mut w = World::with(config(|c| c.shards = 2));
         let ws = w.found(&name_on(1, 1), &[], &[group(1)]);
         w.newest_letter_first = newest_first;
@@ -288,7 +317,10 @@ fn connection_moves_to_its_realm_once() {
             w.push(c, send(group(1), &[shard as u8, newest_first as u8]));
             w.push(c, sub(group(1), 0));
             let got = w.got(c);
-            assert!(matches!(got[..3], [Got::AuthAck { .. }, Got::Ack(..), Got::SubAck(..)]), "{got:?}");
+            assert!(
+                matches!(got[..3], [Got::AuthAck { .. }, Got::Ack(..), Got::SubAck(..)]),
+                "{got:?}"
+            );
             assert_eq!(w.place(c), (1, 1 - shard));
             let other = w.login_as(shard, 4, &ws.founder, &[group(1)]);
             w.stored(other, group(1), &[9, shard as u8]);
@@ -383,9 +415,15 @@ fn auth_without_a_store_is_told_to_retry() {
     }
     w.store.down(&[Kind::Claim], Fault::NotCommitted);
     let c = w.open();
-    assert_retry(&only(w.auth(c, &ws.founder, &[group(1), group(2)])), Code::Backpressure);
+    assert_retry(
+        &only(w.auth(c, &ws.founder, &[group(1), group(2)])),
+        Code::Backpressure,
+    );
     assert!(!w.is_open(c));
-    assert!(w.admits(&ws.founder, &[group(1)]), "without a new group nothing is claimed");
+    assert!(
+        w.admits(&ws.founder, &[group(1)]),
+        "without a new group nothing is claimed"
+    );
 }
 
 /// Of two candidates one refuses and the other can't be read: the device is not told that it has no place (02 §5.1).
@@ -394,7 +432,13 @@ fn unreadable_candidate_is_no_refusal() {
     let mut w = World::new();
     let member = Device::new(5);
     w.found("ws:one", &[], &[group(1)]);
-    w.found_by("ws:two", &Device::new(3), &Device::new(4), &[&member], &[group(2)]);
+    w.found_by(
+        "ws:two",
+        &Device::new(3),
+        &Device::new(4),
+        &[&member],
+        &[group(2)],
+    );
     w.restart();
     assert!(!w.admits(&member, &[group(1)])); // the first one is in memory now
     w.store.down(&[Kind::Load], Fault::NotCommitted);

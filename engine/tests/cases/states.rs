@@ -42,7 +42,8 @@ pub fn without_grants(w: &mut World, minted: &Minted) {
 /// Bootstrapping, Ready.
 fn frames() -> Vec<(&'static str, Bytes, [bool; 4])> {
     let (g, call_id) = (group(1), CallId([3; 16]));
-    let (packages, list): (BytesListBuf, List32Buf) = ([b"kp"].into_iter().collect(), [g].into_iter().collect());
+    let (packages, list): (BytesListBuf, List32Buf) =
+        ([b"kp"].into_iter().collect(), [g].into_iter().collect());
     let (ready, never, always) = ([false, false, false, true], [false; 4], [true; 4]);
     let device = Device::new(1).public();
     let push = envelope(g, b"pushed").0;
@@ -65,7 +66,11 @@ fn frames() -> Vec<(&'static str, Bytes, [bool; 4])> {
             }),
             never,
         ),
-        ("AUTH_CHALLENGE", frame(&Frame::AuthChallenge { challenge: &[1; 32] }), never),
+        (
+            "AUTH_CHALLENGE",
+            frame(&Frame::AuthChallenge { challenge: &[1; 32] }),
+            never,
+        ),
         (
             "AUTH_ACK",
             frame(&Frame::AuthAck {
@@ -79,7 +84,14 @@ fn frames() -> Vec<(&'static str, Bytes, [bool; 4])> {
         ),
         ("ACCESS", access(&[]), [false, false, true, true]),
         ("SUB", sub(g, 0), ready),
-        ("SUB_ACK", frame(&Frame::SubAck { group: g, head_seq: 0 }), never),
+        (
+            "SUB_ACK",
+            frame(&Frame::SubAck {
+                group: g,
+                head_seq: 0,
+            }),
+            never,
+        ),
         ("RECON", recon(g, &drover_wire::recon::opening(&[])), ready),
         ("PUSH", frame(&Frame::Push { envelope: &push }), never),
         ("SEND", send(g, b"state table"), ready),
@@ -114,8 +126,16 @@ fn frames() -> Vec<(&'static str, Bytes, [bool; 4])> {
             })),
             ready,
         ),
-        ("KEYS published", frame(&Frame::Keys(Keys::Published { remaining: 1 })), never),
-        ("KEYS fetch", frame(&Frame::Keys(Keys::Fetch { device, count: 1 })), ready),
+        (
+            "KEYS published",
+            frame(&Frame::Keys(Keys::Published { remaining: 1 })),
+            never,
+        ),
+        (
+            "KEYS fetch",
+            frame(&Frame::Keys(Keys::Fetch { device, count: 1 })),
+            ready,
+        ),
         (
             "KEYS bundles",
             frame(&Frame::Keys(Keys::Bundles {
@@ -255,7 +275,10 @@ fn codec_failures_close_only_where_the_table_says() {
     let mut w = World::new();
     let ws = w.found("ws:one", &[], &[group(1)]);
     let c = w.login(&ws.founder, &[group(1)]);
-    assert_eq!(w.ask1(c, Bytes::from_static(&[0xff])), refused(Code::NoncanonicalCbor));
+    assert_eq!(
+        w.ask1(c, Bytes::from_static(&[0xff])),
+        refused(Code::NoncanonicalCbor)
+    );
     assert_eq!(
         w.ask1(c, Bytes::from_static(&[0x82, 0x18, 0x63, 0x80])),
         refused(Code::MalformedHeader)
@@ -276,7 +299,10 @@ fn connect_negotiates_version_and_bounds_groups() {
     let mut w = World::new();
     let c = w.open();
     let zero = Bytes::from_static(&[0x82, 1, 0x83, 0, 0x80, 0]);
-    assert_eq!(w.ask1(c, zero), refused_with(Code::ProtocolUnsupported, 0, &[0, 4]));
+    assert_eq!(
+        w.ask1(c, zero),
+        refused_with(Code::ProtocolUnsupported, 0, &[0, 4])
+    );
     assert!(!w.is_open(c));
     for (offered, selected) in [(1, 1), (3, 3), (4, 4), (5, 4), (65_535, 4)] {
         let c = w.open();
@@ -315,7 +341,10 @@ fn deadlines_end_silent_sockets() {
     assert!(w.is_open(c));
     w.advance(1);
     assert_eq!(w.got(c), [refused_with(Code::RateLimited, 5, &[])]);
-    assert_eq!(w.closed(c), Some((CloseHow::Flush, CloseReason::HandshakeDeadline)));
+    assert_eq!(
+        w.closed(c),
+        Some((CloseHow::Flush, CloseReason::HandshakeDeadline))
+    );
 
     let c = w.login(&ws.founder, &[group(1)]);
     w.advance(299_999);
@@ -325,7 +354,11 @@ fn deadlines_end_silent_sockets() {
     w.advance(9_000);
     w.push_activity(c);
     w.advance(299_999);
-    assert_eq!((w.pings(c), w.is_open(c)), (1, true), "the pong counts as activity");
+    assert_eq!(
+        (w.pings(c), w.is_open(c)),
+        (1, true),
+        "the pong counts as activity"
+    );
     w.advance(1);
     assert_eq!(w.pings(c), 2);
     w.advance(9_999);
@@ -340,7 +373,10 @@ fn deadlines_end_silent_sockets() {
 fn only_inbound_traffic_keeps_a_session() {
     let mut w = World::new();
     let ws = w.found("ws:one", &[], &[group(1)]);
-    let (reader, writer) = (w.login(&ws.founder, &[group(1)]), w.login(&ws.founder, &[group(1)]));
+    let (reader, writer) = (
+        w.login(&ws.founder, &[group(1)]),
+        w.login(&ws.founder, &[group(1)]),
+    );
     w.subscribe(reader, group(1), 0);
     for n in 0..10 {
         w.advance(30_000);

@@ -86,7 +86,11 @@ impl Conn {
             if self.reading {
                 self.read();
             }
-            let max = if self.reading { usize::MAX } else { self.socket_bytes_max };
+            let max = if self.reading {
+                usize::MAX
+            } else {
+                self.socket_bytes_max
+            };
             let mut slices = [IoSlice::new(&[]); 16];
             let used = self.outbox.gather(&mut slices);
             let mut taken = 0;
@@ -111,10 +115,13 @@ impl Conn {
     fn read(&mut self) {
         while self.socket.len() >= 2 {
             let (head, len) = match self.socket[1] {
-                126 if self.socket.len() >= 4 => (4, u64::from(u16::from_be_bytes([self.socket[2], self.socket[3]]))),
-                127 if self.socket.len() >= 10 => {
-                    (10, u64::from_be_bytes(self.socket[2..10].try_into().expect("8 bytes")))
+                126 if self.socket.len() >= 4 => {
+                    (4, u64::from(u16::from_be_bytes([self.socket[2], self.socket[3]])))
                 }
+                127 if self.socket.len() >= 10 => (
+                    10,
+                    u64::from_be_bytes(self.socket[2..10].try_into().expect("8 bytes")),
+                ),
                 126 | 127 => return,
                 short => (2, u64::from(short)),
             };

@@ -109,7 +109,9 @@ impl Got {
             },
             Frame::Access { body } => Got::Access(body.to_vec()),
             Frame::SubAck { group, head_seq } => Got::SubAck(group, head_seq),
-            Frame::Recon { group, payload } => Got::Recon(group, recon::decode(payload).expect("a RECON payload")),
+            Frame::Recon { group, payload } => {
+                Got::Recon(group, recon::decode(payload).expect("a RECON payload"))
+            }
             Frame::Push { envelope } => {
                 let e = Envelope::decode(envelope).expect("an envelope");
                 assert_eq!(e.content_hash(), e.hash, "what is pushed verifies");
@@ -174,7 +176,9 @@ impl Got {
 /// An ERROR of class retry, whose interval is 1 to 5 s (04 decision 6).
 #[track_caller]
 pub fn assert_retry(got: &Got, code: Code) {
-    let Got::Refused(refused) = got else { panic!("{got:?}") };
+    let Got::Refused(refused) = got else {
+        panic!("{got:?}")
+    };
     assert_eq!(refused.code, code);
     assert!((1..=5).contains(&refused.retry_after_s), "{refused:?}");
     assert!(refused.detail.is_empty());
@@ -243,7 +247,11 @@ pub fn sub(group: GroupId, from_seq: u64) -> Bytes {
 }
 
 pub fn handshake(group: GroupId, message: &[u8]) -> Bytes {
-    frame(&Frame::Handshake { group, seq: 0, message })
+    frame(&Frame::Handshake {
+        group,
+        seq: 0,
+        message,
+    })
 }
 
 pub fn live(group: GroupId, ct: &[u8]) -> Bytes {
@@ -255,7 +263,9 @@ pub fn access(body: &[u8]) -> Bytes {
 }
 
 pub fn join(request: &join::Request<'_>) -> Bytes {
-    frame(&Frame::Join { body: &request.encode() })
+    frame(&Frame::Join {
+        body: &request.encode(),
+    })
 }
 
 pub fn recon(group: GroupId, ranges: &[Range]) -> Bytes {
@@ -611,14 +621,22 @@ impl World {
         }
         let got = self.got(c);
         let acks = got.iter().filter(|g| matches!(g, Got::Ack(..))).count();
-        assert_eq!(acks, count, "{:?}", got.iter().find(|g| !matches!(g, Got::Ack(..))));
+        assert_eq!(
+            acks,
+            count,
+            "{:?}",
+            got.iter().find(|g| !matches!(g, Got::Ack(..)))
+        );
     }
 
     /// SUB; returns everything that comes, the SUB_ACK first.
     #[track_caller]
     pub fn subscribe(&mut self, c: C, group: GroupId, from_seq: u64) -> Vec<Got> {
         let got = self.ask(c, sub(group, from_seq));
-        assert!(matches!(got.first(), Some(Got::SubAck(g, _)) if *g == group), "{got:?}");
+        assert!(
+            matches!(got.first(), Some(Got::SubAck(g, _)) if *g == group),
+            "{got:?}"
+        );
         got
     }
 

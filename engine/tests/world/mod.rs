@@ -118,7 +118,9 @@ impl World {
 
     pub fn with(config: Config) -> Self {
         // Memory if the system offers some: a test never needs to survive a power cut.
-        let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder");
+        let folder = tempfile::tempdir_in("/dev/shm")
+            .or_else(|_| tempfile::tempdir())
+            .expect("a folder");
         let store = Arc::new(Store::open(folder.path()));
         let (config, now) = (
             Arc::new(config),
@@ -192,7 +194,9 @@ impl World {
         self.pump();
         loop {
             let next = self.shards.iter().filter_map(Shard::next_wake_ms).min();
-            let Some(at) = next.filter(|&at| at <= end) else { break };
+            let Some(at) = next.filter(|&at| at <= end) else {
+                break;
+            };
             self.step(at.saturating_sub(self.now.mono_ms));
         }
         self.step(end - self.now.mono_ms);
@@ -203,7 +207,10 @@ impl World {
         self.now.wall_ms += ms;
         let now = self.now;
         for shard in 0..self.shards.len() {
-            if self.shards[shard].next_wake_ms().is_some_and(|at| at <= now.mono_ms) {
+            if self.shards[shard]
+                .next_wake_ms()
+                .is_some_and(|at| at <= now.mono_ms)
+            {
                 self.handle(shard, Event::Tick);
             }
         }
@@ -223,7 +230,9 @@ impl World {
         let at = self.out.conns.len();
         self.out.conns.push(Conn::new(shard, id, source));
         self.out.by_id.insert((shard, id), at);
-        let peer = Peer { source: source.into() };
+        let peer = Peer {
+            source: source.into(),
+        };
         self.handle(shard, Event::Opened { conn: id, peer });
         C(at)
     }
@@ -234,7 +243,9 @@ impl World {
 
     /// Puts a message on the wire; it is read when the world is pumped.
     pub fn push(&mut self, c: C, message: impl Into<Bytes>) {
-        self.out.conns[c.0].inbox.push_back(Input::Message(message.into()));
+        self.out.conns[c.0]
+            .inbox
+            .push_back(Input::Message(message.into()));
     }
 
     /// Puts a text message on the wire.
@@ -333,7 +344,9 @@ impl World {
     /// Lets the oldest waiting request of this kind through.
     pub fn release_one(&mut self, kind: Kind) {
         let at = self.out.jobs.iter().position(|job| job.work.kind() == kind);
-        let job = at.and_then(|at| self.out.jobs.remove(at)).expect("a request waits");
+        let job = at
+            .and_then(|at| self.out.jobs.remove(at))
+            .expect("a request waits");
         self.run(job);
         self.pump();
     }
@@ -401,10 +414,18 @@ impl World {
     pub fn turn(&mut self) -> bool {
         let mut busy = false;
         for shard in 0..self.shards.len() {
-            let count = if self.hold_letters { 0 } else { self.out.letters[shard].len() };
+            let count = if self.hold_letters {
+                0
+            } else {
+                self.out.letters[shard].len()
+            };
             for _ in 0..count {
                 let queue = &mut self.out.letters[shard];
-                let letter = if self.newest_letter_first { queue.pop_back() } else { queue.pop_front() };
+                let letter = if self.newest_letter_first {
+                    queue.pop_back()
+                } else {
+                    queue.pop_front()
+                };
                 if let Some(letter) = letter {
                     self.letter(shard, letter);
                     busy = true;
@@ -427,7 +448,13 @@ impl World {
             busy |= self.read(at, self.reads_per_turn) > 0;
         }
         for shard in 0..self.shards.len() {
-            let (now, mut view) = (self.now, View { me: shard, out: &mut self.out });
+            let (now, mut view) = (
+                self.now,
+                View {
+                    me: shard,
+                    out: &mut self.out,
+                },
+            );
             self.shards[shard].end_of_turn(now, &mut view);
         }
         self.settle();
@@ -484,7 +511,11 @@ impl World {
     }
 
     /// Commits past the shards, as another process would have.
-    pub fn commit_behind(&self, realm: &drover_storage::RealmId, batch: drover_storage::control::ControlBatch) {
+    pub fn commit_behind(
+        &self,
+        realm: &drover_storage::RealmId,
+        batch: drover_storage::control::ControlBatch,
+    ) {
         let answer = self.run_now(StoreRequest::Commit(realm.clone(), batch));
         assert!(matches!(
             answer,
@@ -506,11 +537,19 @@ impl World {
         while count < most && self.out.conns[at].is_open() && !self.out.conns[at].paused {
             let conn = &mut self.out.conns[at];
             let (shard, id) = (conn.shard, conn.id);
-            let Some(input) = conn.inbox.pop_front() else { break };
+            let Some(input) = conn.inbox.pop_front() else {
+                break;
+            };
             count += 1;
             match input {
                 Input::Message(message) => {
-                    let (now, mut view) = (self.now, View { me: shard, out: &mut self.out });
+                    let (now, mut view) = (
+                        self.now,
+                        View {
+                            me: shard,
+                            out: &mut self.out,
+                        },
+                    );
                     if self.shards[shard].message(now, id, message, &mut view) == Flow::Pause {
                         self.out.conns[at].paused = true;
                     }
@@ -524,7 +563,13 @@ impl World {
     }
 
     fn handle(&mut self, shard: usize, event: Event) {
-        let (now, mut view) = (self.now, View { me: shard, out: &mut self.out });
+        let (now, mut view) = (
+            self.now,
+            View {
+                me: shard,
+                out: &mut self.out,
+            },
+        );
         self.shards[shard].handle(now, event, &mut view);
         self.settle();
     }
@@ -535,7 +580,13 @@ impl World {
         loop {
             if let Some(at) = self.out.closed.pop_front() {
                 let (shard, id) = (self.out.conns[at].shard, self.out.conns[at].id);
-                let (now, mut view) = (self.now, View { me: shard, out: &mut self.out });
+                let (now, mut view) = (
+                    self.now,
+                    View {
+                        me: shard,
+                        out: &mut self.out,
+                    },
+                );
                 self.shards[shard].handle(now, Event::Closed { conn: id }, &mut view);
                 self.out.forget(shard, id);
             } else if let Some(at) = self.out.moving.pop_front() {
@@ -550,7 +601,13 @@ impl World {
             } else if let Some(at) = self.out.roomy.pop_front() {
                 if self.out.conns[at].is_open() {
                     let (shard, id) = (self.out.conns[at].shard, self.out.conns[at].id);
-                    let (now, mut view) = (self.now, View { me: shard, out: &mut self.out });
+                    let (now, mut view) = (
+                        self.now,
+                        View {
+                            me: shard,
+                            out: &mut self.out,
+                        },
+                    );
                     self.shards[shard].handle(now, Event::Room { conn: id }, &mut view);
                 }
             } else {
@@ -633,7 +690,9 @@ impl View<'_> {
 
 impl Effects for View<'_> {
     fn room(&mut self, id: ConnId) -> Room {
-        let Some((at, conn)) = self.open(id) else { return Room::NONE };
+        let Some((at, conn)) = self.open(id) else {
+            return Room::NONE;
+        };
         let room = conn.outbox.room();
         if room.messages >= MESSAGES_MAX / 2 && room.cost >= COST_MAX / 2 {
             return room;
@@ -643,7 +702,9 @@ impl Effects for View<'_> {
     }
 
     fn send(&mut self, id: ConnId, out: Outbound) -> bool {
-        let Some((_, conn)) = self.open(id) else { return false };
+        let Some((_, conn)) = self.open(id) else {
+            return false;
+        };
         conn.dirty = true;
         conn.outbox.push(out)
     }

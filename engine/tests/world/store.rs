@@ -1,7 +1,9 @@
 //! The real embedded store behind a wrapper that can fail requests, hide records and count calls.
 
 use bytes::Bytes;
-use drover_storage::control::{ControlBatch, ControlStore, DirectoryEntry, DirectoryKey, DirectoryKind, Outcome};
+use drover_storage::control::{
+    ControlBatch, ControlStore, DirectoryEntry, DirectoryKey, DirectoryKind, Outcome,
+};
 use drover_storage::embedded::Embedded;
 use drover_storage::log::{AppendBatch, IndexEntry, LogStore, Record, StreamId};
 use drover_storage::{Done, RealmId, StoreError};
@@ -124,7 +126,14 @@ impl LogStore for Store {
         self.guarded(Kind::Index, done, |done| self.inner.index(stream, done));
     }
 
-    fn read(&self, stream: StreamId, from: u64, records_max: usize, bytes_max: usize, done: Done<Vec<Record>>) {
+    fn read(
+        &self,
+        stream: StreamId,
+        from: u64,
+        records_max: usize,
+        bytes_max: usize,
+        done: Done<Vec<Record>>,
+    ) {
         self.guarded(Kind::Read, done, |done| {
             self.inner.read(stream, from, records_max, bytes_max, done);
         });
@@ -133,7 +142,9 @@ impl LogStore for Store {
     fn read_seqs(&self, stream: StreamId, seqs: Vec<u64>, bytes_max: usize, done: Done<Vec<Record>>) {
         let seqs = {
             let plan = self.plan();
-            seqs.into_iter().filter(|seq| !plan.hidden.contains(seq)).collect()
+            seqs.into_iter()
+                .filter(|seq| !plan.hidden.contains(seq))
+                .collect()
         };
         self.guarded(Kind::ReadSeqs, done, |done| {
             self.inner.read_seqs(stream, seqs, bytes_max, done);
