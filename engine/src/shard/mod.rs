@@ -553,7 +553,10 @@ impl Shard {
             }
             return;
         }
-        session.stalled_ms = None;
+        // A replay that waits for room goes on waiting.
+        if moved || !matches!(session.waiting, Waiting::Replay(_)) {
+            session.stalled_ms = None;
+        }
         if session.owed.is_empty() {
             if session.owed.capacity() > 64 {
                 session.owed = std::collections::VecDeque::new();
@@ -1086,18 +1089,22 @@ impl Shard {
     fn deadline<E: Effects>(&mut self, conn: ConnId, fx: &mut E) {
         let now = self.now.mono_ms;
         let (handshake_ms, idle_ms) = (self.config.handshake_timeout_ms, self.config.idle_timeout_ms);
-        let Some(session) = self.session(conn) else { return };
-        let late = Refusal::plain(Code::RateLimited).after(5);
-        let mut next = u64::MAX;
+        let stalled = |s: &mut Session| s.stalled_ms;
         // Closed sessions too: their last frames may wait for a peer that reads no more.
-        if let Some(since) = session.stalled_ms {
-            if now >= since + STALL_MS {
+        if let Some(since) = self.session(conn).and_then(stalled)
+            && now >= since + STALL_MS
+        {
+            // It may have read too little for the transport to tell.
+            self.room(conn, fx);
+            if self.session(conn).and_then(stalled) == Some(since) {
                 self.detach(conn);
                 fx.close(conn, CloseHow::Flush, CloseReason::SlowReader);
                 return;
             }
-            next = since + STALL_MS;
         }
+        let Some(session) = self.session(conn) else { return };
+        let late = Refusal::plain(Code::RateLimited).after(5);
+        let mut next = session.stalled_ms.map_or(u64::MAX, |since| since + STALL_MS);
         match session.state {
             State::Closed => {}
             State::Fresh | State::Challenged | State::Judging => {
