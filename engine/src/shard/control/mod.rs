@@ -285,9 +285,14 @@ impl Shard {
     /// Whether the realm was given up while this step was under way. Nobody here knows what it was decided on any
     /// more: who asked comes again, and the realm may be read now.
     fn was_given_up<E: Effects>(&mut self, slot: u32, step: &Step, fx: &mut E) -> bool {
+        self.is_given_up(slot, step.origin(), fx)
+    }
+
+    /// The same for an operation that was still reading.
+    pub(super) fn is_given_up<E: Effects>(&mut self, slot: u32, origin: Option<Origin>, fx: &mut E) -> bool {
         let given_up = std::mem::take(&mut self.realms[slot as usize].is_committing);
         if given_up {
-            if let Some(origin) = step.origin() {
+            if let Some(origin) = origin {
                 self.send_answer(origin, Err(Code::Backpressure.into()), fx);
             }
             self.load_deferred(fx);
