@@ -45,12 +45,16 @@ pub fn run(args: &BenchArgs) -> Result<(), Error> {
             Ok(rows) => report.add(rows),
             // What was measured before is worth showing, and the rest worth measuring.
             Err(error) => {
-                eprintln!("{scenario:?}: {error}");
-                failed = Some(error);
+                let error = Error::Scenario(scenario, Box::new(error));
+                if let Some(earlier) = failed.replace(error) {
+                    eprintln!("{earlier}");
+                }
             }
         }
     }
-    report.print();
+    if !report.is_empty() {
+        report.print();
+    }
     if let Some(path) = &args.json {
         report.write(path, args)?;
     }
