@@ -353,6 +353,7 @@ fn engine_config(config: &Config, digest: &str) -> drover_engine::Config {
         workspace_ingress_bytes_per_minute: config.limit(Key::WorkspaceIngressBytesPerMinute),
         group_backlog_bytes: config.limit(Key::GroupBacklogBytes),
         max_log_bytes: config.limit(Key::MaxLogGb).map(|gigabytes| gigabytes * GIGABYTE),
+        map_dialect: config.on(Key::MapDialect),
         allow_empty_ct: config.on(Key::AllowEmptyCt),
         handshake_timeout_ms: config.number(Key::HandshakeTimeoutMs),
         idle_timeout_ms: config.number(Key::IdleTimeoutMs),

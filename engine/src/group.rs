@@ -1,6 +1,6 @@
 //! One group in memory: what its streams hold, who listens, and what a commit is about to add (architecture.md §3).
 
-use crate::event::ConnId;
+use crate::event::{ConnId, Ticket};
 use crate::limits::BACKLOG_ENTRIES_MAX;
 use crate::outbox::Outbound;
 use bytes::Bytes;
@@ -118,8 +118,8 @@ pub(crate) enum Loaded {
     /// In the store only.
     #[default]
     Cold,
-    /// Asked for; these connections wait for it with a parked frame.
-    Loading(Vec<ConnId>),
+    /// Asked for with this ticket; these connections wait for it with a parked frame.
+    Loading { ticket: Ticket, waiters: Vec<ConnId> },
     /// In memory.
     Warm(Index),
 }
@@ -132,6 +132,8 @@ pub(crate) struct Subscriber {
     pub(crate) replaying: bool,
     /// A PUSH did not fit: SUB_ACK with head 0 is owed before anything else of this group.
     pub(crate) owed: bool,
+    /// It is sent PUSH in the map form.
+    pub(crate) map: bool,
     /// LIVE needs 2, CALL needs 3.
     pub(crate) version: u16,
 }

@@ -17,6 +17,7 @@ use drover_wire::envelope::{CT_BYTES_MAX, Envelope};
 use drover_wire::error::{Code, Refusal};
 use drover_wire::frame::Frame;
 use drover_wire::id::{GroupId, Hash};
+use drover_wire::map::MapFrame;
 
 /// A handshake that waits for its commit.
 pub(super) struct NewHandshake {
@@ -75,8 +76,21 @@ impl Ingest {
         self.open.is_empty() && self.under_way.is_none()
     }
 
+    /// Takes everything of a realm that is given up out of both batches. What is under way may still become durable;
+    /// nobody is left to be told. Returns whether there was any such.
+    pub(super) fn forget(&mut self, realm: u32, is_of_realm: impl Fn(u32) -> bool) -> bool {
+        let involved = (self.under_way.iter()).any(|batch| batch.usage.iter().any(|(r, _)| *r == realm));
+        for batch in std::iter::once(&mut self.open).chain(&mut self.under_way) {
+            batch.groups.retain(|group| !is_of_realm(*group));
+            batch.runs.retain(|run| !is_of_realm(run.group));
+            batch.handshakes.retain(|handshake| !is_of_realm(handshake.group));
+            batch.usage.retain(|(r, _)| *r != realm);
+        }
+        involved
+    }
+
     /// The number of the batch that is filling.
-    fn open_number(&self) -> u64 {
+    pub(super) fn open_number(&self) -> u64 {
         self.ended + 1 + u64::from(self.under_way.is_some())
     }
 }
@@ -97,23 +111,52 @@ impl Shard {
         message: &Bytes,
         fx: &mut E,
     ) -> Result<(), Refusal> {
+        if let Some(seen_before) = self.charge_send(conn, fx)? {
+            let envelope = Envelope::decode(bytes).map_err(|e| e.refusal)?; // 4
+            self.accept_envelope(conn, &envelope, seen_before, message, fx)?;
+        }
+        Ok(())
+    }
+
+    /// Rows 2 and 3 of 02 §6, before the envelope is looked at. Answers whether the frame was charged when it was
+    /// first seen; `None` if the connection is over.
+    pub(super) fn charge_send<E: Effects>(
+        &mut self,
+        conn: ConnId,
+        fx: &mut E,
+    ) -> Result<Option<bool>, Refusal> {
         if self.config.read_only {
             return Err(Code::ServiceReadOnly.into()); // 2
         }
         if self.has_lapsed(conn) {
             self.evict(conn, fx); // 05 D11
-            return Ok(());
+            return Ok(None);
         }
-        let wall_ms = self.now.wall_ms;
         let Some(session) = self.session(conn) else {
-            return Ok(());
+            return Ok(None);
         };
         let (bound, device, seen_before) = (session.realm, session.device_slot, session.charged);
         session.charged = true;
         if !seen_before {
             self.charge_device_frame(bound, device)?; // 3
         }
-        let envelope = Envelope::decode(bytes).map_err(|e| e.refusal)?; // 4
+        Ok(Some(seen_before))
+    }
+
+    /// The rest of the rows, for an envelope of either form.
+    pub(super) fn accept_envelope<E: Effects>(
+        &mut self,
+        conn: ConnId,
+        envelope: &Envelope<'_>,
+        seen_before: bool,
+        message: &Bytes,
+        fx: &mut E,
+    ) -> Result<(), Refusal> {
+        let wall_ms = self.now.wall_ms;
+        let Some(session) = self.session(conn) else {
+            return Ok(());
+        };
+        let (bound, device, map) = (session.realm, session.device_slot, session.map);
         let ct_bytes = envelope.ct.len() as u64;
         if !seen_before {
             self.charge_device_bytes(bound, device, ct_bytes)?; // 3, on ct (decisions.md 4, 30)
@@ -148,6 +191,9 @@ impl Shard {
             // 10. An original that is still being committed is acknowledged with the open batch: if its own commit
             // fails, the open one fails with it.
             let batch = if durable { 0 } else { open };
+            if map {
+                return self.acknowledge_again(conn, slot, seq, batch, message, fx);
+            }
             self.owe(
                 conn,
                 Owed::Ack {
@@ -172,9 +218,10 @@ impl Shard {
         if let Some(realm) = self.realm_mut(realm) {
             realm.log_bytes += ct_bytes;
         }
+        self.metrics.log_bytes.add(ct_bytes);
         let track = self.config.group_backlog_bytes.is_some();
         let group = &mut self.groups[slot as usize];
-        let seq = add_to_run(group, &envelope, wall_ms, conn);
+        let seq = add_to_run(group, envelope, wall_ms, conn);
         if track {
             group.backlog.add(seq, ct_bytes as u32, device);
         }
@@ -182,7 +229,18 @@ impl Shard {
             self.ingest.open.groups.push(slot);
         }
         self.ingest.open.charge(realm, ct_bytes);
-        self.ingest.open.bytes += bytes.len();
+        self.ingest.open.bytes += envelope.encoded_len();
+        if map {
+            // A map session's acknowledgement is the accepted envelope itself.
+            let accepted = Envelope {
+                seq,
+                ts_ms: wall_ms,
+                ..*envelope
+            };
+            let out = message::map_frame(&MapFrame::Push(accepted), accepted.encoded_len());
+            self.owe(conn, Owed::After { out, batch: open }, fx);
+            return Ok(());
+        }
         self.owe(
             conn,
             Owed::Ack {
@@ -267,8 +325,27 @@ impl Shard {
         Ok(())
     }
 
+    /// The encoding of an envelope that is not durable yet.
+    pub(super) fn uncommitted(&self, slot: u32, seq: u64) -> Option<Vec<u8>> {
+        let find = |items: &[RunItem], bytes: &[u8]| {
+            let item = items.iter().find(|i| i.seq == seq)?;
+            bytes
+                .get(item.envelope as usize..item.end as usize)
+                .map(<[u8]>::to_vec)
+        };
+        let run = &self.groups[slot as usize].run;
+        find(&run.items, &run.buffer).or_else(|| {
+            let under_way = self.ingest.under_way.as_ref()?;
+            under_way
+                .runs
+                .iter()
+                .filter(|r| r.group == slot)
+                .find_map(|r| find(&r.items, &r.bytes))
+        })
+    }
+
     /// Owes an answer that waits for a batch.
-    fn owe<E: Effects>(&mut self, conn: ConnId, owed: Owed, fx: &mut E) {
+    pub(super) fn owe<E: Effects>(&mut self, conn: ConnId, owed: Owed, fx: &mut E) {
         let (open, done) = (self.ingest.open_number(), self.ingest.done());
         let (Owed::Ack { batch, .. } | Owed::After { batch, .. }) = owed else {
             return;
@@ -367,6 +444,7 @@ impl Shard {
             }
             realm.log_bytes = after;
         }
+        self.metrics.log_bytes.add(body.len() as u64);
         let Loaded::Warm(index) = &mut self.groups[slot as usize].handshakes else {
             return Ok(());
         };
@@ -457,6 +535,7 @@ impl Shard {
             Ok(()) => self.batch_committed(batch, fx),
             Err(error) => self.batch_failed(batch, error, fx),
         }
+        self.load_deferred(fx);
     }
 
     fn batch_committed<E: Effects>(&mut self, batch: Batch, fx: &mut E) {
@@ -484,6 +563,13 @@ impl Shard {
         for conn in batch.waiting {
             self.flush_owed(conn, fx);
         }
+        // Whoever waits for an open batch that holds nothing repeated what was under way: that is durable now.
+        if self.ingest.open.is_empty() && !self.ingest.open.waiting.is_empty() {
+            self.ingest.ended += 1;
+            for conn in std::mem::take(&mut self.ingest.open.waiting) {
+                self.flush_owed(conn, fx);
+            }
+        }
     }
 
     /// What was accepted wakes absent devices, once for each realm and category (12 §5).
@@ -510,15 +596,19 @@ impl Shard {
         self.metrics.commits_failed.add(1);
         tracing::warn!(%error, "a commit failed");
         let open = std::mem::take(&mut self.ingest.open);
+        let durable_to = self.ingest.ended;
         self.ingest.ended += 2; // the failed batch, and the open one whose number was the next
-        let unknown = error != StoreError::NotCommitted;
-        let mut realms: Vec<u32> = Vec::new();
+        // Only what was handed to the store can have an unknown outcome.
+        let unknown: Vec<u32> = match error {
+            StoreError::NotCommitted => Vec::new(),
+            _ => failed.usage.iter().map(|(slot, _)| *slot).collect(),
+        };
         for batch in [failed, open] {
             for &(slot, bytes) in &batch.usage {
-                realms.push(slot);
                 if let Some(realm) = self.realm_mut(slot) {
                     realm.log_bytes -= bytes;
                 }
+                self.metrics.log_bytes.sub(bytes);
             }
             for slot in batch
                 .groups
@@ -544,28 +634,25 @@ impl Shard {
                 }
             }
             for conn in batch.waiting {
-                self.fail_waiting(conn, fx);
+                self.fail_waiting(conn, durable_to, fx);
             }
         }
-        if unknown {
-            realms.sort_unstable();
-            realms.dedup();
-            for slot in realms {
-                self.drop_realm(slot, fx);
-            }
+        for slot in unknown {
+            self.drop_realm(slot, fx);
         }
     }
 
-    /// Whatever this connection was owed after a commit becomes `retry/backpressure`.
-    fn fail_waiting<E: Effects>(&mut self, conn: ConnId, fx: &mut E) {
-        let refusal = super::jittered(Code::Backpressure.into(), self.now.mono_ms);
+    /// Whatever this connection was owed after a batch later than `durable_to` becomes `retry/backpressure`.
+    pub(super) fn fail_waiting<E: Effects>(&mut self, conn: ConnId, durable_to: u64, fx: &mut E) {
+        let refusal = self.jittered(Code::Backpressure.into());
+        let map = self.session(conn).is_some_and(|s| s.map);
         let Some(session) = self.session(conn) else { return };
         let mut errors = 0;
         for owed in &mut session.owed {
             if let Owed::Ack { batch, .. } | Owed::After { batch, .. } = owed
-                && *batch != 0
+                && *batch > durable_to
             {
-                *owed = Owed::Ready(message::refusal(&refusal));
+                *owed = Owed::Ready(message::refusal(&refusal, map));
                 errors += 1;
             }
         }

@@ -27,6 +27,7 @@ use drover_storage::{RealmId, StoreError};
 use drover_wire::error::{Code, Refusal};
 use drover_wire::frame::Frame;
 use drover_wire::id::GroupId;
+use drover_wire::join as wire_join;
 
 /// The connection a control operation answers to, wherever it lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +55,23 @@ pub(crate) enum Answered {
 }
 
 pub(crate) type Answer = Result<Answered, Refusal>;
+
+/// The answer of a realm whose state can't be read: come again; an invite's record is simply not served (06 D11).
+pub(super) fn unread(request: &Request) -> Answer {
+    match request {
+        Request::Join { body, .. }
+            if matches!(
+                wire_join::Request::decode(body),
+                Some(wire_join::Request::Record { .. })
+            ) =>
+        {
+            Ok(Answered::Join(
+                wire_join::Response::Record { record: &[] }.encode(),
+            ))
+        }
+        _ => Err(Code::Backpressure.into()),
+    }
+}
 
 /// A control operation in line.
 #[derive(Debug)]
@@ -286,6 +304,29 @@ impl Shard {
         fx.store(ticket, StoreRequest::Commit(partition, batch));
     }
 
+    /// Whether the realm was given up while this step was under way. Nobody here knows what it was decided on any
+    /// more: who asked comes again, and the realm may be read now.
+    fn was_given_up<E: Effects>(&mut self, slot: u32, step: &Step, fx: &mut E) -> bool {
+        self.is_given_up(slot, step.origin().map(|origin| (origin, step.failure())), fx)
+    }
+
+    /// The same for an operation that was still reading.
+    pub(super) fn is_given_up<E: Effects>(
+        &mut self,
+        slot: u32,
+        waits: Option<(Origin, Code)>,
+        fx: &mut E,
+    ) -> bool {
+        let given_up = std::mem::take(&mut self.realms[slot as usize].is_committing);
+        if given_up {
+            if let Some((origin, failure)) = waits {
+                self.send_answer(origin, Err(failure.into()), fx);
+            }
+            self.load_deferred(fx);
+        }
+        given_up
+    }
+
     pub(super) fn control_committed<E: Effects>(
         &mut self,
         slot: u32,
@@ -293,13 +334,16 @@ impl Shard {
         result: Result<Outcome, StoreError>,
         fx: &mut E,
     ) {
-        if let Some(realm) = self.realm_mut(slot) {
-            realm.busy = false;
-        }
         let step = match step {
             Step::Mint(minting) => return self.minted(slot, minting, result, fx),
             other => other,
         };
+        if self.was_given_up(slot, &step, fx) {
+            return;
+        }
+        if let Some(realm) = self.realm_mut(slot) {
+            realm.busy = false;
+        }
         match result {
             Ok(Outcome::Applied) => match step {
                 Step::Publish(committing) => self.published(slot, *committing, fx),
@@ -345,6 +389,9 @@ impl Shard {
         result: Result<Vec<RealmId>, StoreError>,
         fx: &mut E,
     ) {
+        if self.was_given_up(slot, &step, fx) {
+            return;
+        }
         if let Some(realm) = self.realm_mut(slot) {
             realm.busy = false;
         }
