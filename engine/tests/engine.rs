@@ -14,4 +14,5 @@ mod cases {
     mod slow;
     mod states;
     mod subscribing;
+    mod wake;
 }
