@@ -1,5 +1,39 @@
-//! Under construction.
+//! The `drover` program: command line, configuration, wiring. No protocol logic (architecture.md §2).
+//!
+//! | Module | Story |
+//! | --- | --- |
+//! | [`cli`] | the words after `drover`, and exit codes |
+//! | [`config`] | what the operator chose |
+//! | [`logging`] | log lines and what they never say |
+//! | [`serve`] | starting and stopping |
+//! | [`running`] | the relay while it runs, as the operator's surface sees it |
+//! | [`private`] | the private listener: readiness, metrics, operator routes |
+//! | [`private_client`] | its other end, for the commands that ask a running relay |
+//! | [`operator_key`] | the file that lets them |
+//! | [`workspace`] | minting workspaces, and the banner |
+//! | [`demo`] | a relay and two devices, to be looked at |
+//! | [`digest`] | what this build calls itself |
+
+#![cfg_attr(test, allow(clippy::unwrap_used))] // A test that can't go on should stop.
+
+mod cli;
+mod config;
+mod demo;
+mod digest;
+mod logging;
+mod operator_key;
+mod private;
+mod private_client;
+mod running;
+mod serve;
+mod workspace;
+
 use mimalloc::MiMalloc;
+
 #[global_allocator]
 static GLOBAL: MiMalloc = MiMalloc;
-fn main() {}
+
+fn main() -> std::process::ExitCode {
+    let args: Vec<_> = std::env::args_os().collect();
+    cli::main(&args)
+}

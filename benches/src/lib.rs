@@ -1,1 +1,44 @@
-//! Under construction.
+//! `drover bench`: a load generator for any Weald relay, and the raw baselines its figures are read against.
+//!
+//! One thread, one epoll loop. Everything expensive (hashing envelopes, signing, founding a workspace) happens before
+//! a measured window opens; inside it a SEND is one copy of a template and a PUSH is one look at its head.
+//!
+//! | Module | Story |
+//! | --- | --- |
+//! | [`args`] | the options, the same in every scenario |
+//! | `error` | what can go wrong, said so that one knows what to change |
+//! | `link` | a plain or TLS byte stream |
+//! | `wsframe` | WebSocket heads by hand: masked ones out, unmasked ones in |
+//! | `peer` | one blocking connection: upgrade, CONNECT, AUTH, and requests |
+//! | `workspace` | founding and joining a workspace, admitting devices, files of device keys |
+//! | `net` | the loop: many connections, one [`Load`](net::Load) |
+//! | `lane` | envelopes of one connection, made ahead of time |
+//! | `inflight` | when what is under way was sent, and latencies from it |
+//! | `process` | CPU time and memory of a process, from /proc |
+//! | `spawn` | a relay of this binary on a temporary directory |
+//! | `measure` | what one run measured, and medians over runs |
+//! | `scenario` | what is measured: ingest, fanout, replay, recon, idle, open |
+//! | `baseline` | the same work without a relay: echo, fan-out, append, stream |
+//! | `report` | the table, the must-reach figures, JSON |
+
+#![forbid(unsafe_code)]
+
+pub mod args;
+mod baseline;
+mod error;
+mod inflight;
+mod lane;
+mod link;
+mod measure;
+mod net;
+mod peer;
+mod process;
+mod report;
+mod scenario;
+mod spawn;
+mod workspace;
+mod wsframe;
+
+pub use args::BenchArgs;
+pub use error::Error;
+pub use scenario::run;

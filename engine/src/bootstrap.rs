@@ -96,6 +96,9 @@ pub fn mint(realm: &RealmId, now_ms: u64, first: bool) -> Result<Minted, MintErr
         expires_ms: record.expires_ms,
         code_hash,
         uses: 1,
+        scopes: Vec::new(),
+        refreshed: Vec::new(),
+        issued_epochs: Vec::new(),
     };
     let genesis = Genesis {
         public_key,

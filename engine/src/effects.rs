@@ -51,6 +51,7 @@ pub enum StoreRequest {
     },
     Usage(RealmId),
     Load(RealmId),
+    Get(RealmId, Vec<u8>),
     Commit(RealmId, ControlBatch),
     Claim(RealmId, Vec<DirectoryKey>),
 }
@@ -94,6 +95,10 @@ impl Stores {
             }
             StoreRequest::Usage(realm) => self.log.usage(realm, Box::new(|r| done(StoreAnswer::Usage(r)))),
             StoreRequest::Load(realm) => self.control.load(realm, Box::new(|r| done(StoreAnswer::Load(r)))),
+            StoreRequest::Get(realm, key) => {
+                self.control
+                    .get(realm, key, Box::new(|r| done(StoreAnswer::Get(r))));
+            }
             StoreRequest::Commit(realm, batch) => {
                 self.control
                     .commit(realm, batch, Box::new(|r| done(StoreAnswer::Commit(r))));

@@ -55,6 +55,7 @@ pub enum StoreAnswer {
     Read(Result<Vec<Record>, StoreError>),
     Usage(Result<u64, StoreError>),
     Load(Result<Vec<(Vec<u8>, Bytes)>, StoreError>),
+    Get(Result<Option<Bytes>, StoreError>),
     Commit(Result<Outcome, StoreError>),
     Claim(Result<Vec<RealmId>, StoreError>),
 }

@@ -24,6 +24,12 @@ pub(crate) const KEYS_PER_MINUTE: u32 = 30;
 pub(crate) const CALL_PER_MINUTE: u32 = 120;
 /// DROP frames per connection and minute (09 decision 8).
 pub(crate) const DROP_PER_MINUTE: u32 = 120;
+/// One key package.
+pub(crate) const KEY_PACKAGE_BYTES_MAX: usize = 131_072;
+/// Key packages on one device's shelf.
+pub(crate) const KEY_PACKAGES_PER_SHELF: usize = 100;
+/// A key package's life: 90 days.
+pub(crate) const KEY_PACKAGE_LIFE_MS: u64 = 90 * 86_400_000;
 /// Key packages one KEYS fetch may ask for.
 pub(crate) const KEYS_FETCH_MAX: u8 = 8;
 /// Ciphertext of one LIVE frame and body of one CALL frame.
@@ -56,6 +62,12 @@ pub(crate) const CODE_TRIES_PER_SOURCE: u32 = 5;
 pub(crate) const CODE_TRIES_PER_TOKEN: u32 = 25;
 /// Window and cooldown of wrong codes.
 pub(crate) const CODE_COOLDOWN_MS: u64 = 900_000;
+/// Refreshed bundles kept per token and group, beside the issued one (06 §1).
+pub(crate) const REFRESHED_KEPT: usize = 3;
+/// Invite records up to this size lie with the invite; larger ones in a partition of their own. Ours.
+pub(crate) const RECORD_INLINE_BYTES: usize = 4096;
+/// How long a superseded wrap is kept: 30 days.
+pub(crate) const PRIOR_WRAP_MS: u64 = 30 * 86_400_000;
 /// A recovery key's pause between rotations (05 §7.5).
 pub(crate) const ROTATION_PAUSE_MS: u64 = 86_400_000;
 

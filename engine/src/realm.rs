@@ -4,13 +4,13 @@
 use crate::budget::Minute;
 use crate::chain::{Chain, Head};
 use crate::event::ConnId;
-use crate::records::{self, Attempt, Genesis, Grant, Invite, InviteState, Seat};
+use crate::records::{self, Attempt, Genesis, Grant, Invite, InviteState, Seat, Shelf};
 use crate::shard::control::Op;
 use bytes::Bytes;
 use drover_storage::{RealmId, StoreError};
 use drover_wire::access::AccessSet;
-use drover_wire::id::{EntryHash, Hash, Nonce, PublicKey, Salt, Token};
-use hashbrown::HashMap;
+use drover_wire::id::{EntryHash, GroupId, Hash, Nonce, PublicKey, Salt, Token};
+use hashbrown::{HashMap, HashSet};
 use std::collections::VecDeque;
 
 /// A device's SEND budgets, shared by all its sockets; reconnecting does not clear them (02 §6).
@@ -42,8 +42,12 @@ pub(crate) struct Realm {
     pub(crate) grants: HashMap<EntryHash, Grant>,
     pub(crate) invites: HashMap<Token, Invite>,
     pub(crate) seats: HashMap<(Token, Nonce), Seat>,
+    /// Scopes each seat has committed.
+    pub(crate) commits: HashSet<(Token, Nonce, GroupId)>,
     pub(crate) attempts: HashMap<(Token, [u8; 32]), Attempt>,
     pub(crate) genesis: Option<Genesis>,
+    /// Key packages by `H(device key)`.
+    pub(crate) shelves: HashMap<Hash, Shelf>,
     /// Next number and last hash of the transparency log.
     pub(crate) transparency: (u64, Hash),
     /// Bytes accepted, those not yet durable included (log budget).
@@ -77,8 +81,10 @@ impl Realm {
             grants: HashMap::new(),
             invites: HashMap::new(),
             seats: HashMap::new(),
+            commits: HashSet::new(),
             attempts: HashMap::new(),
             genesis: None,
+            shelves: HashMap::new(),
             transparency: (0, Hash([0; 32])),
             log_bytes,
             registry: HashMap::new(),
@@ -117,11 +123,22 @@ impl Realm {
                 let token = Token::from_slice(token).ok_or(StoreError::Damaged)?;
                 let nonce = Nonce::from_slice(nonce).ok_or(StoreError::Damaged)?;
                 realm.seats.insert((token, nonce), records::get(value)?);
+            } else if let Some(rest) = tail(records::COMMIT) {
+                let id = |from: usize, to: usize| rest.get(from..to).ok_or(StoreError::Damaged);
+                let token = Token::from_slice(id(0, 16)?).ok_or(StoreError::Damaged)?;
+                let nonce = Nonce::from_slice(id(16, 32)?).ok_or(StoreError::Damaged)?;
+                let group = GroupId::from_slice(id(32, rest.len())?).ok_or(StoreError::Damaged)?;
+                realm.commits.insert((token, nonce, group));
             } else if let Some(rest) = tail(records::ATTEMPT) {
                 let (token, source) = rest.split_at_checked(16).ok_or(StoreError::Damaged)?;
                 let token = Token::from_slice(token).ok_or(StoreError::Damaged)?;
                 let source = source.try_into().map_err(|_| StoreError::Damaged)?;
                 realm.attempts.insert((token, source), records::get(value)?);
+            } else if let Some(shelf) = tail(records::SHELF) {
+                realm.shelves.insert(
+                    Hash::from_slice(shelf).ok_or(StoreError::Damaged)?,
+                    records::get(value)?,
+                );
             } else if let Some(device) = tail(records::PROBATION) {
                 let stored: records::Probation = records::get(value)?;
                 let device = PublicKey::from_slice(device).ok_or(StoreError::Damaged)?;

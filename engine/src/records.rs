@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use drover_storage::StoreError;
 use drover_storage::control::Write;
-use drover_wire::id::{EntryHash, Nonce, PublicKey, Token};
+use drover_wire::id::{EntryHash, GroupId, Nonce, PublicKey, Token};
 use minicbor::{Decode, Encode};
 
 /// The workspace's salt: 32 raw bytes.
@@ -18,7 +18,10 @@ pub(crate) const SET: &[u8] = b"set/";
 pub(crate) const GRANT: &[u8] = b"grant/";
 pub(crate) const INVITE: &[u8] = b"invite/";
 pub(crate) const SEAT: &[u8] = b"seat/";
+/// A scope committed by a seat: empty.
+pub(crate) const COMMIT: &[u8] = b"commit/";
 pub(crate) const ATTEMPT: &[u8] = b"attempt/";
+pub(crate) const SHELF: &[u8] = b"shelf/";
 pub(crate) const PROBATION: &[u8] = b"probation/";
 pub(crate) const ROTATION: &[u8] = b"rotation/";
 /// The transparency log (05 §13) by its sequence number.
@@ -43,6 +46,10 @@ pub(crate) fn invite_key(token: &Token) -> Vec<u8> {
 
 pub(crate) fn seat_key(token: &Token, nonce: &Nonce) -> Vec<u8> {
     key(SEAT, &[&token.0, &nonce.0])
+}
+
+pub(crate) fn commit_key(token: &Token, nonce: &Nonce, group: &GroupId) -> Vec<u8> {
+    key(COMMIT, &[&token.0, &nonce.0, &group.0])
 }
 
 pub(crate) fn attempt_key(token: &Token, source: &[u8; 32]) -> Vec<u8> {
@@ -129,7 +136,7 @@ pub(crate) enum InviteState {
 /// A stored invite (06 §16).
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub(crate) struct Invite {
-    /// The signed record as received.
+    /// The signed record as received, if it is small; a larger one lies in the partition of large values.
     #[n(0)]
     #[cbor(with = "minicbor::bytes")]
     pub(crate) record: Vec<u8>,
@@ -150,6 +157,40 @@ pub(crate) struct Invite {
     pub(crate) code_hash: [u8; 32],
     #[n(7)]
     pub(crate) uses: u8,
+    /// Scopes, back to back, strictly ascending.
+    #[n(8)]
+    #[cbor(with = "minicbor::bytes")]
+    pub(crate) scopes: Vec<u8>,
+    /// Bundles uploaded after the record, newest last; their ciphertext lies in the partition of large values.
+    #[n(9)]
+    pub(crate) refreshed: Vec<Refreshed>,
+    /// Epochs of the bundles that came with the record, in scope order.
+    #[n(10)]
+    pub(crate) issued_epochs: Vec<u64>,
+}
+
+/// A refreshed bundle (06 §7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct Refreshed {
+    #[n(0)]
+    #[cbor(with = "minicbor::bytes")]
+    pub(crate) group: [u8; 32],
+    #[n(1)]
+    pub(crate) epoch: u64,
+    #[n(2)]
+    pub(crate) uploaded_ms: u64,
+}
+
+impl Invite {
+    /// Whether the invite opens this group.
+    pub(crate) fn has_scope(&self, group: &[u8]) -> bool {
+        self.scopes.chunks_exact(32).any(|scope| scope == group)
+    }
+
+    /// How many groups it opens.
+    pub(crate) fn scope_count(&self) -> usize {
+        self.scopes.len() / 32
+    }
 }
 
 /// A seat taken (06 §16, reservation).
@@ -198,6 +239,58 @@ pub(crate) struct Genesis {
     pub(crate) token: [u8; 16],
     #[n(2)]
     pub(crate) redeemed_ms: Option<u64>,
+}
+
+/// A superseded wrap (07 B2).
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct PriorWrap {
+    #[n(0)]
+    pub(crate) epoch: u64,
+    #[n(1)]
+    #[cbor(with = "minicbor::bytes")]
+    pub(crate) ct: Vec<u8>,
+    #[n(2)]
+    pub(crate) expires_ms: u64,
+}
+
+/// A recovery slot (07 B3), under its tag.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct WrapSlot {
+    #[n(0)]
+    #[cbor(with = "minicbor::bytes")]
+    pub(crate) group: [u8; 32],
+    #[n(1)]
+    pub(crate) epoch: u64,
+    #[n(2)]
+    #[cbor(with = "minicbor::bytes")]
+    pub(crate) ct: Vec<u8>,
+    #[n(3)]
+    pub(crate) prior: Option<PriorWrap>,
+}
+
+/// A key package on a shelf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct ShelfEntry {
+    #[n(0)]
+    pub(crate) id: u64,
+    #[n(1)]
+    pub(crate) expires_ms: u64,
+}
+
+/// A device's shelf of key packages (07 A4), oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct Shelf {
+    #[n(0)]
+    pub(crate) next_id: u64,
+    #[n(1)]
+    pub(crate) entries: Vec<ShelfEntry>,
+}
+
+impl Shelf {
+    /// Packages that can still be served.
+    pub(crate) fn live(&self, wall_ms: u64) -> usize {
+        self.entries.iter().filter(|e| wall_ms < e.expires_ms).count()
+    }
 }
 
 /// A probation (05 §8).

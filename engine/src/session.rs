@@ -78,6 +78,11 @@ pub(crate) enum Owed {
     Ready(Outbound),
     /// SEND_ACK once this batch is durable.
     Ack { hash: Hash, seq: u64, batch: u64 },
+    /// Key packages; they go back on their shelf if this never leaves.
+    Bundles {
+        out: Outbound,
+        taken: Box<crate::shard::Taken>,
+    },
     /// A prebuilt frame once this batch is durable.
     After { out: Outbound, batch: u64 },
 }

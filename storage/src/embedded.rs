@@ -15,11 +15,13 @@ mod format;
 mod readers;
 mod synced;
 mod tables;
+#[cfg(test)]
+mod tests;
 
 use self::committer::{Committer, Request};
 use self::readers::Job;
 use self::synced::Synced;
-use self::tables::Tables;
+use self::tables::{GroupMark, Tables};
 use crate::control::{ControlBatch, ControlStore, DirectoryEntry, DirectoryKey, DirectoryKind, Outcome};
 use crate::handoff::{Handoff, Parked};
 use crate::log::{AppendBatch, IndexEntry, LogStore, Record, StreamId};
@@ -173,11 +175,12 @@ impl Embedded {
             Synced::create(folder)?;
             let tables = open_tables(folder)?;
             let mut batch = tables.db.batch().durability(Some(PersistMode::SyncAll));
-            batch.insert(
-                &tables.control,
-                tables::GROUP_KEY,
-                &tables::group_value(0, &store)[..],
-            );
+            let mark = GroupMark {
+                group: 0,
+                store,
+                seqno_min: 0,
+            };
+            batch.insert(&tables.control, tables::GROUP_KEY, mark.encode());
             batch.commit().map_err(|e| open_failed(folder, &e))?;
             drop(tables);
             format::finish(folder, &entered.format)?;
@@ -251,13 +254,13 @@ impl Embedded {
         self.inner.shared.health.get()
     }
 
-    fn request(&self, request: Request) {
+    fn submit(&self, request: Request) {
         if let Err(request) = self.inner.shared.requests.push(request) {
             request.refuse();
         }
     }
 
-    fn read<T: 'static>(
+    fn ask<T: 'static>(
         &self,
         read: impl FnOnce(&Tables) -> Result<T, StoreError> + Send + 'static,
         done: Done<T>,
@@ -311,13 +314,12 @@ fn last_group(folder: &Path, tables: &Tables, store: &[u8; 16], synced: u64) -> 
     let value = catch_unwind(AssertUnwindSafe(|| tables.get(tables::GROUP_KEY)))
         .unwrap_or(Err(StoreError::Damaged))
         .map_err(|e| damaged(format!("the number of the last commit can't be read ({e})")))?
-        .ok_or_else(|| damaged("the number of the last commit is missing".into()))?;
-    let group = tables::group_number(&value, store).ok_or_else(|| {
-        damaged(format!(
-            "this is the database of another store than {} says",
-            "FORMAT"
-        ))
-    })?;
+        .ok_or_else(|| {
+            damaged("the number of the last commit is missing; a journal (*.jnl) is gone".into())
+        })?;
+    let group = GroupMark::decode(&value, store)
+        .ok_or_else(|| damaged("this is the database of another store than FORMAT says".into()))?
+        .group;
     if group < synced {
         return Err(damaged(format!(
             "commits are missing: {synced} were acknowledged, the last one found is {group}; a journal \
@@ -346,11 +348,11 @@ impl Drop for Inner {
 
 impl LogStore for Embedded {
     fn append(&self, batch: AppendBatch, done: Done<()>) {
-        self.request(Request::Append(batch, Answer::new(done)));
+        self.submit(Request::Append(batch, Answer::new(done)));
     }
 
     fn index(&self, stream: StreamId, done: Done<Vec<IndexEntry>>) {
-        self.read(move |tables| tables.index(stream), done);
+        self.ask(move |tables| tables.index(stream), done);
     }
 
     fn read(
@@ -361,36 +363,36 @@ impl LogStore for Embedded {
         bytes_max: usize,
         done: Done<Vec<Record>>,
     ) {
-        self.read(
+        self.ask(
             move |tables| tables.read(stream, from, records_max, bytes_max),
             done,
         );
     }
 
     fn read_seqs(&self, stream: StreamId, seqs: Vec<u64>, bytes_max: usize, done: Done<Vec<Record>>) {
-        self.read(move |tables| tables.read_seqs(stream, &seqs, bytes_max), done);
+        self.ask(move |tables| tables.read_seqs(stream, &seqs, bytes_max), done);
     }
 
     fn usage(&self, realm: RealmId, done: Done<u64>) {
-        self.read(move |tables| tables.usage(&realm), done);
+        self.ask(move |tables| tables.usage(&realm), done);
     }
 }
 
 impl ControlStore for Embedded {
     fn load(&self, realm: RealmId, done: Done<Vec<(Vec<u8>, Bytes)>>) {
-        self.read(move |tables| tables.load(&realm), done);
+        self.ask(move |tables| tables.load(&realm), done);
     }
 
     fn get(&self, realm: RealmId, key: Vec<u8>, done: Done<Option<Bytes>>) {
-        self.read(move |tables| tables.get(&tables::record_key(&realm, &key)), done);
+        self.ask(move |tables| tables.get(&tables::record_key(&realm, &key)), done);
     }
 
     fn commit(&self, realm: RealmId, batch: ControlBatch, done: Done<Outcome>) {
-        self.request(Request::Commit(realm, batch, Answer::new(done)));
+        self.submit(Request::Commit(realm, batch, Answer::new(done)));
     }
 
     fn claim(&self, realm: RealmId, keys: Vec<DirectoryKey>, done: Done<Vec<RealmId>>) {
-        self.request(Request::Claim(realm, keys, Answer::new(done)));
+        self.submit(Request::Claim(realm, keys, Answer::new(done)));
     }
 
     fn directory(&self, kind: DirectoryKind) -> Result<Vec<DirectoryEntry>, StoreError> {

@@ -12,11 +12,17 @@ pub(crate) fn begin() {
     LazyLock::force(&START);
 }
 
-/// Reads both clocks.
-pub(crate) fn now() -> Now {
+/// Monotonic milliseconds of a moment.
+pub(crate) fn mono_ms(at: Instant) -> u64 {
+    at.saturating_duration_since(*START).as_millis() as u64
+}
+
+/// What the engine is told, for a turn that begins at `at`. The wall clock is read plainly, so that whoever sets the
+/// process another time (libfaketime) is followed.
+pub(crate) fn now(at: Instant) -> Now {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Now {
-        mono_ms: START.elapsed().as_millis() as u64,
+        mono_ms: mono_ms(at),
         wall_ms: wall.as_millis() as u64,
     }
 }

@@ -48,9 +48,9 @@ pub(crate) fn ask(bytes: &[u8], peer: SocketAddr, trusted_proxy_hops: usize) -> 
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
     let head_bytes = match request.parse(bytes) {
-        Ok(httparse::Status::Complete(head_bytes)) => head_bytes,
+        Ok(httparse::Status::Complete(head_bytes)) if head_bytes <= HEAD_BYTES_MAX => head_bytes,
         Ok(httparse::Status::Partial) if bytes.len() < HEAD_BYTES_MAX => return Asked::Partial,
-        Ok(httparse::Status::Partial) => {
+        Ok(_) => {
             return Asked::Answer(answer("431 Request Header Fields Too Large", "", TEXT, ""));
         }
         Err(_) => return Asked::Answer(answer("400 Bad Request", "", TEXT, "")),

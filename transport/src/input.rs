@@ -186,6 +186,7 @@ impl<D: Driver> Turn<D> {
                     self.world.metrics.messages_in.add(1);
                     if self.shard.message(now, id, message, &mut self.world) == Flow::Pause
                         && let Some(conn) = self.world.conns.get_mut(id)
+                        && conn.is_open()
                     {
                         conn.paused = true;
                     }

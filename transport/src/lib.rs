@@ -14,6 +14,8 @@
 //! | [`mailbox`], [`offload`], [`stop`] | how other threads reach a shard, what is computed elsewhere, stopping |
 //! | [`clock`], [`timers`], [`chunk`], [`metrics`] | time, deadlines, the read buffer, what is counted |
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
 mod admission;
 mod chunk;
 mod clock;
@@ -37,6 +39,16 @@ mod turn;
 mod world;
 mod write;
 mod ws;
+
+#[cfg(test)]
+mod double;
+#[cfg(test)]
+mod tests;
+
+#[cfg(test)]
+pub(crate) use double::Shard;
+#[cfg(not(test))]
+pub(crate) use drover_engine::Shard;
 
 pub use config::{BindError, RelayConfig, TURN_US_MAX, TlsError, TlsSource};
 pub use metrics::{CLOSE_REASON_LABELS, Snapshot};

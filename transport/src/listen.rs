@@ -68,22 +68,26 @@ impl Spare {
         Self(File::open("/dev/null").ok())
     }
 
-    /// Turns away what waits, as far as the reserve allows; returns how many.
+    /// Turns away what waits, as far as the reserve allows. Returns how many, and whether none is left.
     pub(crate) fn turn_away(
         &mut self,
         mut accept: impl FnMut() -> io::Result<Option<(TcpStream, SocketAddr)>>,
-    ) -> u64 {
-        let mut turned_away = 0;
+    ) -> (u64, bool) {
+        let (mut turned_away, mut none_left) = (0, false);
         self.0 = None;
         for _ in 0..DRAINED_MAX {
             match accept() {
                 Ok(Some(connection)) => drop(connection),
-                Ok(None) | Err(_) => break,
+                Ok(None) => {
+                    none_left = true;
+                    break;
+                }
+                Err(_) => break,
             }
             turned_away += 1;
         }
         *self = Self::new();
-        turned_away
+        (turned_away, none_left)
     }
 }
 

@@ -65,7 +65,7 @@ pub struct Snapshot {
     pub accepted: u64,
     /// Failed accepts other than at the descriptor limit.
     pub accept_errors: u64,
-    /// Connections closed unserved, or left waiting, because the process has no descriptor left.
+    /// Connections closed unserved because the process has no descriptor left.
     pub accept_descriptor_limit: u64,
     /// Gauge: open sockets of any kind.
     pub sockets: u64,

@@ -16,4 +16,6 @@ pub(crate) struct Parcel {
     pub(crate) outbox: Outbox,
     pub(crate) seat: Option<Seat>,
     pub(crate) session: Box<Session>,
+    /// It stays paused until the engine resumes it, as the session remembers.
+    pub(crate) paused: bool,
 }

@@ -1,5 +1,6 @@
 //! The whole of it for the binary: bind, start, look at, stop.
 
+use crate::Shard;
 use crate::admission::Admission;
 use crate::clock;
 use crate::config::{BindError, RelayConfig};
@@ -12,14 +13,13 @@ use crate::stop::Stop;
 use crate::tls::Certificates;
 use crate::turn::{Parts, Turn};
 use crate::world::{Shared, World};
-use drover_engine::Shard;
 use drover_engine::metrics::Metrics as EngineMetrics;
-use drover_engine::shard::ShardMessage;
+use drover_engine::shard::{Challenges, ShardMessage};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A relay whose port is bound and that serves nobody yet: connections wait in the kernel.
 pub struct Bound {
@@ -28,6 +28,7 @@ pub struct Bound {
     drivers: Vec<Epoll>,
     shared: Arc<Shared>,
     certificates: Option<Arc<Certificates>>,
+    challenges: Arc<Challenges>,
 }
 
 /// A relay that serves.
@@ -74,6 +75,7 @@ impl Relay {
             drivers,
             shared,
             certificates,
+            challenges: Arc::new(Challenges::new().map_err(io::Error::other)?),
         })
     }
 
@@ -117,7 +119,7 @@ impl Relay {
     /// (13 §f.2). Returns when all shards have ended, at the latest shortly after `deadline`.
     pub fn drain(mut self, deadline: Duration) {
         self.stop
-            .set_deadline(clock::now().mono_ms + deadline.as_millis() as u64);
+            .set_deadline(clock::mono_ms(Instant::now()) + deadline.as_millis() as u64);
         self.end(|| Letter::Drain);
     }
 
@@ -157,6 +159,7 @@ impl Bound {
             drivers,
             shared,
             certificates,
+            challenges,
         } = self;
         let stop = Stop::new(drivers.len());
         let mut relay = Relay {
@@ -175,16 +178,25 @@ impl Bound {
             relay.engine_metrics.push(engine_metrics.clone());
             let (shared, stop) = (relay.shared.clone(), relay.stop.clone());
             let (config, certificates) = (config.clone(), relay.certificates.clone());
+            let challenges = challenges.clone();
             let serve = move || {
                 let shard = Shard::new(
                     index,
                     config.engine.clone(),
                     config.directory.clone(),
                     engine_metrics,
+                    challenges,
                 );
                 let mailbox = shared.doors[index].clone();
                 let request_ms = config.engine.handshake_timeout_ms;
-                let world = World::new(driver, index, request_ms, metrics, shared, clock::now());
+                let world = World::new(
+                    driver,
+                    index,
+                    request_ms,
+                    metrics,
+                    shared,
+                    clock::now(Instant::now()),
+                );
                 let parts = Parts {
                     shard,
                     mailbox,
@@ -193,9 +205,9 @@ impl Bound {
                     trusted_proxy_hops: config.trusted_proxy_hops,
                     turn_max: Duration::from_micros(config.turn_us_max),
                 };
-                let failure = Failing(stop);
+                let failure = Failing(Some(stop));
                 match Turn::new(world, parts).run() {
-                    Ok(()) => std::mem::forget(failure),
+                    Ok(()) => failure.disarm(),
                     Err(error) => tracing::error!(%error, shard = index, "a shard can't go on"),
                 }
             };
@@ -209,10 +221,18 @@ impl Bound {
 }
 
 /// Reports a shard that ends in any other way than by stopping.
-struct Failing(Arc<Stop>);
+struct Failing(Option<Arc<Stop>>);
+
+impl Failing {
+    fn disarm(mut self) {
+        self.0 = None;
+    }
+}
 
 impl Drop for Failing {
     fn drop(&mut self) {
-        self.0.fail();
+        if let Some(stop) = &self.0 {
+            stop.fail();
+        }
     }
 }

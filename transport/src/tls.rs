@@ -8,5 +8,5 @@
 mod session;
 mod source;
 
-pub(crate) use session::{Sealed, Step, TlsSession};
+pub(crate) use session::{Step, TlsSession};
 pub(crate) use source::Certificates;

@@ -1,6 +1,7 @@
 //! A shard's loop (architecture.md §5): wait, read what came, hand it to the engine, write what it queued, wait.
 //! One turn reads the clocks once, gives the engine's batch to the store once and writes to each connection once.
 
+use crate::Shard;
 use crate::chunk::Chunk;
 use crate::clock::{self, Pace};
 use crate::conn::{Conn, Phase};
@@ -12,8 +13,8 @@ use crate::stop::Stop;
 use crate::timers::Deadline;
 use crate::tls::{Certificates, TlsSession};
 use crate::world::World;
-use drover_engine::effects::{CloseHow, Effects};
-use drover_engine::{ConnId, Event, Shard};
+use drover_engine::effects::{CloseHow, CloseReason, Effects};
+use drover_engine::{ConnId, Event};
 use std::io;
 use std::mem;
 use std::sync::Arc;
@@ -88,23 +89,32 @@ impl<D: Driver> Turn<D> {
     /// # Errors
     /// Only if the system refuses to wait for events, after which the shard can't serve.
     pub(crate) fn run(mut self) -> io::Result<()> {
-        while !self.is_over() {
-            self.wait()?;
+        let mut ended = Instant::now();
+        while !self.stop.is_over(clock::mono_ms(ended)) {
+            self.wait(ended)?;
             let began = Instant::now();
-            self.world.now = clock::now();
+            self.world.now = clock::now(began);
             self.turn();
             let messages = mem::take(&mut self.world.turn_messages);
             self.world.metrics.turns.add(1);
-            let rest = self.pace.rest(began, Instant::now(), messages);
-            if !rest.is_zero() {
+            ended = Instant::now();
+            let rest = self.pace.rest(began, ended, messages);
+            // With work left over there is nothing to collect first.
+            if !rest.is_zero() && !self.has_leftovers() {
                 std::thread::sleep(rest);
+                ended += rest;
             }
+        }
+        // Whoever is still here after the deadline is cut off.
+        for id in self.world.conns.ids() {
+            self.world.close(id, CloseHow::Evict, CloseReason::Shutdown);
         }
         Ok(())
     }
 
-    fn wait(&mut self) -> io::Result<()> {
-        let timeout = self.timeout();
+    /// Waits until there is something to do; the last turn ended at `ended`.
+    fn wait(&mut self, ended: Instant) -> io::Result<()> {
+        let timeout = self.timeout(clock::mono_ms(ended));
         if timeout != Some(Duration::ZERO) && self.mailbox.may_sleep() {
             let waited = self.world.driver.wait(timeout);
             self.mailbox.awake();
@@ -115,15 +125,8 @@ impl<D: Driver> Turn<D> {
     }
 
     /// How long there is nothing to do if nothing comes.
-    fn timeout(&self) -> Option<Duration> {
-        let world = &self.world;
-        let at_once = !self.unread.is_empty()
-            || !world.roomy.is_empty()
-            || !world.closed.is_empty()
-            || !world.resumed.is_empty()
-            || !world.moving.is_empty()
-            || !world.dirty.is_empty();
-        if at_once {
+    fn timeout(&self, mono_ms: u64) -> Option<Duration> {
+        if self.has_leftovers() {
             return Some(Duration::ZERO);
         }
         let accept = self.acceptable.then_some(self.accept_from_ms);
@@ -132,11 +135,28 @@ impl<D: Driver> Turn<D> {
         } else {
             None
         };
-        let next = [self.shard.next_wake_ms(), world.timers.next_ms(), accept, stop]
-            .into_iter()
-            .flatten()
-            .min()?;
-        Some(Duration::from_millis(next.saturating_sub(clock::now().mono_ms)))
+        let next = [
+            self.shard.next_wake_ms(),
+            self.world.timers.next_ms(),
+            accept,
+            stop,
+        ];
+        let next = next.into_iter().flatten().min()?;
+        Some(Duration::from_millis(next.saturating_sub(mono_ms)))
+    }
+
+    /// Whether this turn has left something for the next.
+    fn has_leftovers(&self) -> bool {
+        let world = &self.world;
+        let lists = [
+            &self.unread,
+            &world.roomy,
+            &world.closed,
+            &world.resumed,
+            &world.moving,
+            &world.dirty,
+        ];
+        lists.into_iter().any(|list| !list.is_empty())
     }
 
     fn turn(&mut self) {
@@ -313,8 +333,9 @@ impl<D: Driver> Turn<D> {
                 Err(error) => {
                     if listen::is_descriptor_limit(&error) {
                         let driver = &mut self.world.driver;
-                        let turned_away = self.spare.turn_away(|| driver.accept());
-                        self.world.metrics.accept_descriptor_limit.add(turned_away.max(1));
+                        let (turned_away, none_left) = self.spare.turn_away(|| driver.accept());
+                        self.world.metrics.accept_descriptor_limit.add(turned_away);
+                        self.acceptable = !none_left;
                     } else {
                         self.world.metrics.accept_errors.add(1);
                     }
@@ -337,6 +358,7 @@ impl<D: Driver> Turn<D> {
             tls,
             seat,
             phase,
+            paused,
             ..
         } = *conn;
         self.world.metrics.sockets.sub(1);
@@ -351,6 +373,7 @@ impl<D: Driver> Turn<D> {
                     outbox,
                     seat,
                     session: moving.session,
+                    paused,
                 };
                 self.world.shared.doors[moving.shard].post(Letter::Parcel(Box::new(parcel)));
             }
@@ -367,6 +390,7 @@ impl<D: Driver> Turn<D> {
             outbox,
             seat,
             session,
+            paused,
         } = parcel;
         let id = self.world.conns.next_id();
         let socket = match self.world.driver.adopt(stream, id.slot) {
@@ -388,7 +412,7 @@ impl<D: Driver> Turn<D> {
             ended: false,
             blocked: false,
             dirty: false,
-            paused: false,
+            paused,
             watched: false,
         };
         self.world.conns.insert(conn);
@@ -410,20 +434,6 @@ impl<D: Driver> Turn<D> {
                 .get_mut(id)
                 .is_some_and(|conn| !matches!(conn.phase, Phase::Request(_)))
         })
-    }
-
-    fn is_over(&mut self) -> bool {
-        match self.stop.is_over(clock::now().mono_ms) {
-            false => false,
-            true => {
-                // Whoever is still here after the deadline is cut off.
-                for id in self.world.conns.ids() {
-                    self.world
-                        .close(id, CloseHow::Evict, drover_engine::effects::CloseReason::Shutdown);
-                }
-                true
-            }
-        }
     }
 }
 

@@ -7,12 +7,13 @@ use crate::conn::{Conn, Moving, Phase};
 use crate::driver::Driver;
 use crate::mailbox::{Letter, Mailbox};
 use crate::metrics::{Metrics, position};
-use crate::offload::{Offload, code_matches};
+use crate::offload::Offload;
 use crate::slab::Slab;
 use crate::timers::{Deadline, Timers};
 use crate::write::{self, Written};
 use crate::ws::control_frame;
 use bytes::Bytes;
+use drover_engine::code;
 use drover_engine::effects::{CloseHow, CloseReason, CodeCheck, Effects, StoreRequest, Stores};
 use drover_engine::event::Ticket;
 use drover_engine::outbox::{COST_MAX, MESSAGES_MAX, Outbound, Room};
@@ -310,6 +311,6 @@ impl<D: Driver> Effects for World<D> {
         let door = self.shared.doors[self.me].clone();
         self.shared
             .offload
-            .run(move || door.post(Letter::Offloaded(ticket, code_matches(&check))))
+            .run(move || door.post(Letter::Offloaded(ticket, code::matches(&check))))
     }
 }

@@ -99,13 +99,8 @@ impl AccessSet {
             }
             Some(quorum) => {
                 let sigs: &[_] = if confirmations { &quorum.sigs } else { &[] };
-                w.array(3)
-                    .uint(quorum.threshold)
-                    .bytes_array(&quorum.keys)
-                    .array(sigs.len());
-                for (key, sig) in sigs {
-                    w.array(2).bytes(key).bytes(sig);
-                }
+                w.array(3).uint(quorum.threshold).bytes_array(&quorum.keys);
+                write_signatures(w, sigs);
             }
         }
         w.bytes_array(&self.pending).bytes(self.signer);
@@ -140,18 +135,10 @@ impl AccessSet {
 impl Quorum {
     fn read(r: &mut Reader<'_>) -> Result<Self, cbor::Error> {
         r.array_of(3)?;
-        let (threshold, keys) = (r.u8()?, list(r)?);
-        let count = list_count(r)?;
-        let encoded_len = 1 + 34 + 66;
-        let mut sigs = Vec::with_capacity(count.min(r.rest().len() / encoded_len));
-        for _ in 0..count {
-            r.array_of(2)?;
-            sigs.push((PublicKey(*r.fixed()?), Signature(*r.fixed()?)));
-        }
         Ok(Self {
-            threshold,
-            keys,
-            sigs,
+            threshold: r.u8()?,
+            keys: list(r)?,
+            sigs: signatures(r)?,
         })
     }
 
@@ -162,15 +149,29 @@ impl Quorum {
     }
 }
 
-fn list<T: From<[u8; 32]>>(r: &mut Reader<'_>) -> Result<Vec<T>, cbor::Error> {
-    let count = list_count(r)?;
+/// A list of 32-byte strings, of at most [`LIST_MAX`].
+pub(crate) fn list<T: From<[u8; 32]>>(r: &mut Reader<'_>) -> Result<Vec<T>, cbor::Error> {
+    let count = r.array_up_to(LIST_MAX)?;
     r.ids(count)
 }
 
-fn list_count(r: &mut Reader<'_>) -> Result<usize, cbor::Error> {
-    match r.array()? {
-        count @ 0..=LIST_MAX => Ok(count),
-        _ => Err(cbor::Error::WrongCount),
+/// A list of `[key, signature]`, of at most [`LIST_MAX`].
+pub(crate) fn signatures(r: &mut Reader<'_>) -> Result<Vec<(PublicKey, Signature)>, cbor::Error> {
+    let count = r.array_up_to(LIST_MAX)?;
+    let encoded_len = 1 + 34 + 66;
+    let mut sigs = Vec::with_capacity(count.min(r.rest().len() / encoded_len));
+    for _ in 0..count {
+        r.array_of(2)?;
+        sigs.push((PublicKey(*r.fixed()?), Signature(*r.fixed()?)));
+    }
+    Ok(sigs)
+}
+
+/// What [`signatures`] reads.
+pub(crate) fn write_signatures(w: &mut Writer<&mut Vec<u8>>, sigs: &[(PublicKey, Signature)]) {
+    w.array(sigs.len());
+    for (key, sig) in sigs {
+        w.array(2).bytes(key).bytes(sig);
     }
 }
 

@@ -177,6 +177,19 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// The count of an array of at most `max` elements: what a body's list is bounded by before anything is sized by
+    /// it.
+    ///
+    /// # Errors
+    /// As [`Self::array`], or [`Error::WrongCount`].
+    #[inline]
+    pub fn array_up_to(&mut self, max: usize) -> Result<usize, Error> {
+        match self.array()? {
+            count if count <= max => Ok(count),
+            _ => Err(Error::WrongCount),
+        }
+    }
+
     /// The elements of an array of 32-byte strings whose head has been read. The buffer is sized by what the input
     /// can hold, so a large `count` alone allocates nothing.
     ///

@@ -83,6 +83,10 @@ bytes_id!(
     Nonce, 16
 );
 bytes_id!(
+    /// What a recovery wrap is kept under: blinded by clients, never computed here (07 B1).
+    WrapTag, 32
+);
+bytes_id!(
     /// A call (10 §1).
     CallId, 16
 );

@@ -1,5 +1,9 @@
 //! Invite records and one-time codes (06 §2, §3).
 
+mod judge;
+
+pub use judge::Fault;
+
 use ed25519_dalek::SigningKey;
 
 use crate::access::sign;
@@ -13,6 +17,8 @@ pub const CODE_SYMBOLS: usize = 12;
 pub const SCOPES_MAX: usize = 256;
 /// Capabilities of one invite at most (06 §1).
 pub const CAPS_MAX: usize = 64;
+/// Seats of one invite at most (06 §1); at least one.
+pub const USES_MAX: u8 = 64;
 /// The largest sealed bundle (06 §1).
 pub const BUNDLE_BYTES_MAX: usize = 262_144;
 

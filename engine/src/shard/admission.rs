@@ -276,10 +276,15 @@ impl Shard {
 
     fn become_ready<E: Effects>(&mut self, conn: ConnId, state: State, fx: &mut E) {
         let now = self.now.mono_ms;
+        let wall_ms = self.now.wall_ms;
         let Some(session) = self.session(conn) else { return };
         session.state = state;
         session.active_ms = now;
         let provisional = session.provisional;
+        let shelf = session.realm.zip(session.device);
+        let key_packages_remaining = shelf
+            .and_then(|(slot, device)| self.realm_mut(slot)?.shelves.get(&super::keys::shelf_of(&device)))
+            .map_or(0, |shelf| shelf.live(wall_ms) as u32);
         if state == State::Ready {
             self.metrics.ready.add(1);
         }
@@ -290,7 +295,7 @@ impl Shard {
         fx.authenticated(conn);
         let config = self.config.clone();
         let ack = Frame::AuthAck {
-            key_packages_remaining: 0,
+            key_packages_remaining,
             write_mode: u8::from(config.read_only),
             build_digest: config.build_digest.as_bytes(),
             access_set: u8::from(config.access_set),

@@ -5,11 +5,10 @@ use super::Shard;
 use crate::effects::Effects;
 use crate::event::ConnId;
 use crate::limits::{
-    CALL_PER_MINUTE, DROP_PER_MINUTE, INVITE_PER_MINUTE, KEYS_FETCH_MAX, KEYS_PER_MINUTE, LIVE_BYTES_MAX,
-    MEDIA_BYTES_MAX, WAKE_EXPIRY_AHEAD_MS, WRAP_PER_MINUTE,
+    CALL_PER_MINUTE, DROP_PER_MINUTE, LIVE_BYTES_MAX, MEDIA_BYTES_MAX, WAKE_EXPIRY_AHEAD_MS,
 };
 use drover_wire::error::{Code, Refusal};
-use drover_wire::frame::{Frame, Keys, Wake};
+use drover_wire::frame::{Frame, Wake};
 
 impl Shard {
     pub(super) fn later<E: Effects>(&mut self, conn: ConnId, frame: &Frame<'_>, fx: &mut E) {
@@ -23,30 +22,13 @@ impl Shard {
 
     fn check(&mut self, conn: ConnId, frame: &Frame<'_>) -> Result<(), Refusal> {
         let too_large = |limit: usize| Err(Refusal::number(Code::EnvelopeTooLarge, limit as u64));
-        let durable = matches!(
-            frame,
-            Frame::Wrap { .. }
-                | Frame::Invite { .. }
-                | Frame::Blob { .. }
-                | Frame::Drop { .. }
-                | Frame::Keys(Keys::Publish { .. })
-        );
+        let durable = matches!(frame, Frame::Blob { .. } | Frame::Drop { .. });
         if durable && self.config.read_only {
             return Err(Code::ServiceReadOnly.into());
         }
         let unbound = self.session(conn).is_none_or(|s| s.realm.is_none());
         match frame {
-            Frame::Wrap { .. } => self.charge_frame(conn, |b| &mut b.wrap, WRAP_PER_MINUTE)?,
-            Frame::Invite { .. } => self.charge_frame(conn, |b| &mut b.invite, INVITE_PER_MINUTE)?,
             Frame::Drop { .. } => self.charge_frame(conn, |b| &mut b.drop, DROP_PER_MINUTE)?,
-            Frame::Keys(keys) => {
-                if let Keys::Fetch { count, .. } = keys
-                    && !(1..=KEYS_FETCH_MAX).contains(count)
-                {
-                    return too_large(usize::from(KEYS_FETCH_MAX));
-                }
-                self.charge_frame(conn, |b| &mut b.keys, KEYS_PER_MINUTE)?;
-            }
             Frame::Wake(Wake::Register { expires_at_ms, .. }) => {
                 let ahead = self.now.wall_ms + 1..=self.now.wall_ms + WAKE_EXPIRY_AHEAD_MS;
                 if !ahead.contains(expires_at_ms) {

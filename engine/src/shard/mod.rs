@@ -8,14 +8,18 @@
 mod admission;
 pub(crate) mod control;
 mod fanout;
+mod gather;
 mod ingest;
+mod keys;
 mod later;
 mod live;
 mod reconcile;
 mod replay;
+mod wrap;
 
 pub use crate::session::Session;
 pub use control::operator::{MintOutcome, Operator, RealmReport, Reply};
+pub(crate) use keys::Taken;
 
 use crate::config::Config;
 use crate::directory::Directory;
@@ -37,7 +41,7 @@ use drover_wire::id::{EntryHash, GroupId, PublicKey};
 use hashbrown::HashMap;
 use ingest::Ingest;
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -190,6 +194,10 @@ enum Pending {
     Claim { conn: ConnId, groups: Vec<GroupId> },
     /// A control operation's claim or commit.
     Control { realm: u32, step: control::Step },
+    /// One of several records.
+    Gather { gather: u64, at: usize },
+    /// Served packages being deleted.
+    Forgotten,
     /// A one-time code being hashed.
     Code { realm: u32, check: control::CodeTry },
 }
@@ -215,6 +223,9 @@ pub struct Shard {
     pending: HashMap<Ticket, Pending>,
     next_ticket: u64,
     ingest: Ingest,
+    /// Records being read together.
+    gathers: HashMap<u64, gather::Gather>,
+    next_gather: u64,
     /// Connections whose parked frame is to be handled again.
     retry: Vec<ConnId>,
     timers: BinaryHeap<Reverse<(u64, ConnId)>>,
@@ -266,6 +277,8 @@ impl Shard {
             pending: HashMap::new(),
             next_ticket: 0,
             ingest: Ingest::default(),
+            gathers: HashMap::new(),
+            next_gather: 0,
             retry: Vec::new(),
             timers: BinaryHeap::new(),
             deferred: Vec::new(),
@@ -337,10 +350,8 @@ impl Shard {
             Event::Text { conn } => self.fail(conn, Code::MalformedHeader.into(), CloseReason::Protocol, fx),
             Event::Closed { conn } => {
                 self.detach(conn);
-                if let Some(slot) = self.sessions.get_mut(conn.slot as usize)
-                    && slot.generation == conn.generation
-                {
-                    slot.session = None;
+                if let Some(session) = self.take_session(conn) {
+                    self.undelivered(session.owed, fx);
                 }
             }
             Event::Room { conn } => self.room(conn, fx),
@@ -440,7 +451,8 @@ impl Shard {
     fn evict<E: Effects>(&mut self, conn: ConnId, fx: &mut E) {
         self.detach(conn);
         if let Some(session) = self.session(conn) {
-            session.owed.clear();
+            let owed = std::mem::take(&mut session.owed);
+            self.undelivered(owed, fx);
             fx.close(conn, CloseHow::Evict, CloseReason::Evicted);
         }
     }
@@ -490,6 +502,15 @@ impl Shard {
         self.close_when_flushed(conn, CloseHow::Flush, reason, fx);
     }
 
+    /// What a connection was owed and never got: only key packages are kept for somebody else.
+    fn undelivered<E: Effects>(&mut self, owed: VecDeque<Owed>, fx: &mut E) {
+        for owed in owed {
+            if let Owed::Bundles { taken, .. } = owed {
+                self.put_back(*taken, fx);
+            }
+        }
+    }
+
     fn close_when_flushed<E: Effects>(
         &mut self,
         conn: ConnId,
@@ -512,54 +533,51 @@ impl Shard {
         let done = self.ingest.done();
         let (now, stall_at) = (self.now.mono_ms, self.now.mono_ms + STALL_MS);
         let Some(session) = self.session(conn) else { return };
-        let (mut full, mut moved) = (false, false);
+        let (mut full, mut progress) = (false, false);
+        let mut delivered = Vec::new();
         while let Some(front) = session.owed.front() {
             match front {
-                Owed::Ready(out) => {
-                    if !fx.send(conn, out.clone()) {
-                        full = true;
-                        break;
-                    }
-                    session.owed.pop_front();
-                }
-                Owed::After { out, batch } if *batch <= done => {
-                    if !fx.send(conn, out.clone()) {
-                        full = true;
-                        break;
-                    }
-                    session.owed.pop_front();
-                }
                 Owed::Ack { batch, .. } if *batch <= done => {
                     let room = fx.room(conn);
                     let room = room.messages.min(room.cost / crate::outbox::MESSAGE_COST);
-                    if room == 0 {
-                        full = true;
-                        break;
-                    }
-                    if !fx.send(conn, message::acks(&mut session.owed, done, room)) {
-                        return; // the connection is gone
+                    full = room == 0 || !fx.send(conn, message::acks(&mut session.owed, done, room));
+                }
+                Owed::After { batch, .. } | Owed::Ack { batch, .. } if *batch > done => break,
+                Owed::Ready(out) | Owed::After { out, .. } | Owed::Bundles { out, .. } => {
+                    full = !fx.send(conn, out.clone());
+                    if !full && let Some(Owed::Bundles { taken, .. }) = session.owed.pop_front() {
+                        delivered.push(*taken);
                     }
                 }
-                Owed::After { .. } | Owed::Ack { .. } => break,
+                Owed::Ack { .. } => break,
             }
-            moved = true;
+            if full {
+                break;
+            }
+            progress = true;
         }
         if full {
-            fx.watch_room(conn);
-            // A peer that reads, however slowly, is not stalled.
-            if moved || session.stalled_ms.is_none() {
+            // The peer has ten seconds for each step it makes (02 §2, decision 1).
+            if progress || session.stalled_ms.is_none() {
                 session.stalled_ms = Some(now);
                 self.arm(conn, stall_at);
             }
+            fx.watch_room(conn);
+        }
+        for taken in delivered {
+            self.forget_packages(&taken, fx);
+        }
+        if full {
             return;
         }
+        let Some(session) = self.session(conn) else { return };
         // A replay that waits for room goes on waiting.
-        if moved || !matches!(session.waiting, Waiting::Replay(_)) {
+        if progress || !matches!(session.waiting, Waiting::Replay(_)) {
             session.stalled_ms = None;
         }
         if session.owed.is_empty() {
             if session.owed.capacity() > 64 {
-                session.owed = std::collections::VecDeque::new();
+                session.owed = VecDeque::new();
             }
             if let Some((how, reason)) = session.closing.take() {
                 fx.close(conn, how, reason);
@@ -673,6 +691,9 @@ impl Shard {
             Frame::Live { group, ct, .. } => self.live(conn, group, ct, &message, fx),
             Frame::Access { body } => self.access(conn, body, &message, fx),
             Frame::Join { body } => self.join(conn, body, &message, fx),
+            Frame::Invite { body } => self.invite(conn, body, &message, fx),
+            Frame::Wrap { body } => self.wrap(conn, body, &message, fx),
+            Frame::Keys(keys) => self.keys(conn, &keys, &message, fx),
             Frame::Bye { .. } => {
                 self.reply(conn, message::frame(&Frame::Bye { reason: &[] }), fx);
                 self.detach(conn);
@@ -786,6 +807,10 @@ impl Shard {
             (Some(Pending::Claim { conn, groups }), StoreAnswer::Claim(result)) => {
                 self.groups_claimed(conn, &groups, result, fx);
             }
+            (Some(Pending::Gather { gather, at }), StoreAnswer::Get(result)) => {
+                self.gather_read(gather, at, result, fx);
+            }
+            (Some(Pending::Forgotten), StoreAnswer::Commit(result)) => self.packages_forgotten(result),
             (Some(Pending::Control { realm, step }), StoreAnswer::Commit(result)) => {
                 self.control_committed(realm, step, result, fx);
             }

@@ -45,7 +45,7 @@ impl Work {
             Work::Store(StoreRequest::Read { .. }) => Kind::Read,
             Work::Store(StoreRequest::ReadSeqs { .. }) => Kind::ReadSeqs,
             Work::Store(StoreRequest::Usage(_)) => Kind::Usage,
-            Work::Store(StoreRequest::Load(_)) => Kind::Load,
+            Work::Store(StoreRequest::Load(_) | StoreRequest::Get(..)) => Kind::Load,
             Work::Store(StoreRequest::Commit(..)) => Kind::Commit,
             Work::Store(StoreRequest::Claim(..)) => Kind::Claim,
             Work::Code(_) => Kind::Code,

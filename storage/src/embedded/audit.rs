@@ -7,6 +7,7 @@
 //! - a batch that parses but fails its checksum makes opening fail, even if it is the torn, never acknowledged last one;
 //! - a keyspace folder without its `current` file is deleted, and so are all keyspaces if the folder of the names is
 //!   gone; a missing journal, or one cut at a batch's end, is not noticed;
+//! - a batch's sequence number is not covered by its checksum; one that became too low makes the batch look flushed;
 //! - tables, blob files and manifests: a missing or unreadable one fails the opening, a damaged block or blob fails the
 //!   read that meets it (every block and blob has a checksum).
 //!
@@ -21,7 +22,7 @@
 //! the disk but a later part did.
 
 use super::format::{DB, io};
-use super::tables::{self, GROUP_KEY, KEYSPACES};
+use super::tables::{GROUP_KEY, GroupMark, KEYSPACES};
 use super::{OpenError, RESTORE};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -65,10 +66,11 @@ pub(super) fn before_open(folder: &Path, store: &[u8; 16], synced: u64) -> Resul
         }
     }
     journals.sort();
+    let mut seqno = None;
     let last = journals.len().saturating_sub(1);
     for (n, (_, path)) in journals.iter().enumerate() {
         let bytes = fs::read(path).map_err(|e| io(path, e))?;
-        let scan = scan(&bytes, store);
+        let scan = scan(&bytes, store, &mut seqno);
         let Some(at) = scan.broken_at else { continue };
         if n == last && scan.is_torn(&bytes[at..], store, synced) {
             tracing::warn!(
@@ -113,16 +115,19 @@ impl Scan {
     }
 }
 
-fn scan(bytes: &[u8], store: &[u8; 16]) -> Scan {
+/// `seqno` is that of the last batch before this journal, and afterwards of its own last one.
+fn scan(bytes: &[u8], store: &[u8; 16], seqno: &mut Option<u64>) -> Scan {
     let mut scan = Scan {
         last_group: None,
         broken_at: None,
     };
     let mut at = 0;
     while at < bytes.len() {
-        match Batch::parse(&bytes[at..], store) {
+        // Sequence numbers rise, or one of them is damaged: no checksum covers them.
+        match Batch::parse(&bytes[at..], store).filter(|batch| seqno.is_none_or(|last| last < batch.seqno)) {
             Some(batch) => {
                 at += batch.bytes;
+                *seqno = Some(batch.seqno);
                 scan.last_group = batch.group.or(scan.last_group);
             }
             None => {
@@ -149,6 +154,7 @@ fn holds_group(bytes: &[u8], store: &[u8; 16]) -> bool {
 /// A whole batch.
 struct Batch {
     bytes: usize,
+    seqno: u64,
     /// Its number, if it is a commit group of this store.
     group: Option<u64>,
 }
@@ -160,7 +166,7 @@ impl Batch {
     /// The batch at the beginning of `bytes`, if it is whole and its checksum is right.
     fn parse(bytes: &[u8], store: &[u8; 16]) -> Option<Self> {
         let mut rest = Rest(bytes);
-        let count = rest.start()?;
+        let (count, seqno) = rest.start()?;
         let mut hasher = Xxh3::new();
         let mut group = None;
         for n in 0..count {
@@ -168,15 +174,17 @@ impl Batch {
             let item = rest.item()?;
             hasher.update(&before[..before.len() - rest.0.len()]);
             if n == 0 {
-                group = item.group(store);
+                group = item.mark(store);
             }
         }
         (rest.byte()? == TAG_END).then_some(())?;
         let checksum = u64::from_le_bytes(rest.array()?);
         (rest.take(TRAILER.len())? == TRAILER && checksum == hasher.digest()).then_some(())?;
+        group.is_none_or(|mark| mark.seqno_min <= seqno).then_some(())?;
         Some(Self {
             bytes: bytes.len() - rest.0.len(),
-            group,
+            seqno,
+            group: group.map(|mark| mark.group),
         })
     }
 
@@ -184,7 +192,7 @@ impl Batch {
     fn begun_group(bytes: &[u8], store: &[u8; 16]) -> Option<u64> {
         let mut rest = Rest(bytes);
         rest.start()?;
-        rest.item()?.group(store)
+        rest.item()?.mark(store).map(|mark| mark.group)
     }
 }
 
@@ -195,9 +203,9 @@ struct Item<'a> {
 }
 
 impl Item<'_> {
-    fn group(&self, store: &[u8; 16]) -> Option<u64> {
+    fn mark(&self, store: &[u8; 16]) -> Option<GroupMark> {
         (self.key == GROUP_KEY)
-            .then(|| tables::group_number(self.value, store))
+            .then(|| GroupMark::decode(self.value, store))
             .flatten()
     }
 }
@@ -220,12 +228,11 @@ impl<'a> Rest<'a> {
         self.array().map(|[byte]| byte)
     }
 
-    /// Number of items.
-    fn start(&mut self) -> Option<u32> {
+    /// Number of items, and fjall's sequence number.
+    fn start(&mut self) -> Option<(u32, u64)> {
         (self.byte()? == TAG_START).then_some(())?;
         let count = u32::from_le_bytes(self.array()?);
-        let _seqno: [u8; 8] = self.array()?;
-        Some(count)
+        Some((count, u64::from_le_bytes(self.array()?)))
     }
 
     fn item(&mut self) -> Option<Item<'a>> {

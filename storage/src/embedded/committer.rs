@@ -8,7 +8,7 @@
 //! share a sequence number. The same overlay lets the checks of a request see the writes of those before it.
 
 use super::synced::Synced;
-use super::tables::{self, KEY_BYTES_MAX, LOG_KEY_BYTES, Tables};
+use super::tables::{self, GroupMark, KEY_BYTES_MAX, LOG_KEY_BYTES, Tables};
 use super::{Answer, Health, guarded};
 use crate::control::{Check, ControlBatch, DirectoryKey, Outcome};
 use crate::handoff::{Handoff, Parked};
@@ -199,11 +199,12 @@ impl<'a> Group<'a> {
     fn new(tables: &'a Tables, number: u64, store: &[u8; 16], requests: usize) -> Self {
         let mut batch = OwnedWriteBatch::with_capacity(tables.db.clone(), requests + 1)
             .durability(Some(PersistMode::SyncData));
-        batch.insert(
-            &tables.control,
-            tables::GROUP_KEY,
-            &tables::group_value(number, store)[..],
-        );
+        let mark = GroupMark {
+            group: number,
+            store: *store,
+            seqno_min: tables.db.seqno(),
+        };
+        batch.insert(&tables.control, tables::GROUP_KEY, mark.encode());
         Self {
             tables,
             batch,

@@ -15,9 +15,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub(super) const READERS: usize = 2;
 /// Reads waiting; more are refused. A realm asks for one page per subscriber that catches up.
 pub(super) const READS_MAX: usize = 4096;
-/// [`Tables::read_seqs`] walks over this many unwanted records rather than seek anew: a seek costs about as much as
-/// ten steps.
-const WALK_MAX: usize = 10;
+/// [`Tables::read_seqs`] walks over this many unwanted records rather than seek anew: a seek costs 20 µs and more,
+/// a step less than one.
+const WALK_MAX: usize = 32;
 
 /// A read, and where its answer goes. Without tables it answers that it was not taken.
 pub(super) type Job = Box<dyn FnOnce(Option<&Tables>) + Send>;

@@ -3,14 +3,24 @@
 //! | Keyspace | Key | Value |
 //! | --- | --- | --- |
 //! | `log` | kind (1) ‖ group (32) ‖ seq (8, BE) ‖ id (32) ‖ length (4, BE) | the record |
-//! | `control` | 0 ‖ `drover.group` | number of the last commit group (8, BE) ‖ store id (16) |
+//! | `control` | 0 ‖ `drover.group` | number of the last commit group (8, BE) ‖ store id (16) ‖ lowest seqno (8, BE) |
 //! | | 1 ‖ realm | bytes accepted (8, BE) |
 //! | | 2 ‖ length of realm (2, BE) ‖ realm ‖ key | a control record |
 //! | | 3 ‖ kind ‖ name | length of realm (2, BE) ‖ realm ‖ value |
 //!
 //! A record is one item, not two: id and length stand in its key, so the index is a scan of keys. Values of
 //! [`SEPARATE_BYTES`] and more lie in blob files that such a scan never opens; smaller ones share their 16 KiB blocks.
-//! What the alternatives cost is in measurements of [`super`].
+//!
+//! Why so, in ms of CPU per 1000 records of 256–400 B (2 and 4 callers, batches of 300, syncs included; median of runs
+//! on 2 busy cores, `cargo bench -p drover-storage --bench embedded`):
+//!
+//! | Variant | CPU |
+//! | --- | --- |
+//! | as it is | 5.3–6.0 |
+//! | index as a second item (what measurements.md §5 did) | 12–13 |
+//! | blob files from 128 B on | 5.5–6.0, but a page's first read takes twice as long |
+//! | memtables of 16 / 128 MiB | 6.4–8.2 / 5.0–5.7; more of them to merge on reads / more to replay after a crash |
+//! | blocks of 4 / 32 / 64 KiB | within noise; pages read from the same blocks equal, index scans slower at 4 KiB |
 
 use crate::control::{DirectoryKey, DirectoryKind};
 use crate::log::{IndexEntry, StreamId};
@@ -199,17 +209,33 @@ pub(super) fn directory_entry(stored: &Bytes) -> Result<(RealmId, Bytes), StoreE
     entry().ok_or(StoreError::Damaged)
 }
 
-/// The value of [`GROUP_KEY`]. The store's id in it makes a journal of another store, and whatever a client may put
-/// into its ciphertext, recognisable.
-pub(super) fn group_value(group: u64, store: &[u8; 16]) -> [u8; 24] {
-    let mut value = [0; 24];
-    value[..8].copy_from_slice(&group.to_be_bytes());
-    value[8..].copy_from_slice(store);
-    value
+/// The value of [`GROUP_KEY`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct GroupMark {
+    /// The group's number.
+    pub(super) group: u64,
+    /// Makes a journal of another store, and whatever a client may put into its ciphertext, recognisable.
+    pub(super) store: [u8; 16],
+    /// fjall's sequence number for the batch is at least this. The number itself lies outside of the batch's checksum,
+    /// and a batch whose number became too low would be taken for one that is in a table already.
+    pub(super) seqno_min: u64,
 }
 
-/// The group number in the value of [`GROUP_KEY`], if it is this store's.
-pub(super) fn group_number(value: &[u8], store: &[u8; 16]) -> Option<u64> {
-    let (number, id) = value.split_first_chunk::<8>()?;
-    (id == store).then(|| u64::from_be_bytes(*number))
+impl GroupMark {
+    pub(super) fn encode(&self) -> Bytes {
+        let numbers = [self.group.to_be_bytes(), self.seqno_min.to_be_bytes()];
+        [&numbers[0], &self.store[..], &numbers[1]].concat().into()
+    }
+
+    /// What a value says, if it is this store's.
+    pub(super) fn decode(value: &[u8], store: &[u8; 16]) -> Option<Self> {
+        let (group, rest) = value.split_first_chunk::<8>()?;
+        let (id, seqno_min) = rest.split_first_chunk::<16>()?;
+        let seqno_min = u64::from_be_bytes(seqno_min.try_into().ok()?);
+        (id == store).then(|| Self {
+            group: u64::from_be_bytes(*group),
+            store: *store,
+            seqno_min,
+        })
+    }
 }

@@ -136,6 +136,7 @@ fn load(cert: &Path, key: &Path) -> Result<ServerConfig, TlsError> {
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_no_client_auth()
         .with_single_cert(chain, key)?;
+    config.ignore_client_order = true;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     // Connections last for hours; what a resumed handshake would save is not worth memory for each of them.
     config.send_tls13_tickets = 0;

@@ -338,6 +338,69 @@ fn a_message_of_1024_differing_ranges_gets_an_answer_in_bounds() {
     }
 }
 
+/// The table of 03 §5, both roles, at the threshold between listing and splitting.
+#[test]
+fn each_incoming_range_is_answered_as_its_role_demands() {
+    let ids = |seqs: std::ops::RangeInclusive<u64>| -> Vec<Hash> { seqs.map(plain_id).collect() };
+    for count in [16, 17] {
+        let mine = plain_items(1..=count);
+        let own_list = [Range {
+            upper: OPEN_END,
+            mode: Mode::Ids(ids(1..=count)),
+        }];
+        let told = if count == 16 {
+            own_list.to_vec()
+        } else {
+            opening(&mine)
+        };
+        assert_eq!(told.len(), if count == 16 { 1 } else { 6 });
+        let skip = [Range {
+            upper: OPEN_END,
+            mode: Mode::Skip,
+        }];
+        let incoming = |mode: Mode| {
+            [Range {
+                upper: OPEN_END,
+                mode,
+            }]
+        };
+        let relay = |mode: Mode| answer(&mine, &incoming(mode));
+        let client = |mode: Mode| client_step(&mine, &incoming(mode));
+
+        assert_eq!(relay(Mode::Skip).ranges, skip);
+        assert_eq!(client(Mode::Skip).ranges, None);
+        assert_eq!(relay(Mode::Fingerprint(fingerprint(&mine))).ranges, skip);
+        assert_eq!(client(Mode::Fingerprint(fingerprint(&mine))).ranges, None);
+        assert_eq!(relay(Mode::Fingerprint(Hash([0; 32]))).ranges, told);
+        assert_eq!(
+            client(Mode::Fingerprint(Hash([0; 32]))).ranges,
+            Some(told.clone())
+        );
+
+        // The list is all of mine, less than mine, or more than mine.
+        let same = client(Mode::Ids(ids(1..=count)));
+        assert_eq!((same.ranges, same.want, same.send), (None, vec![], vec![]));
+        let same = relay(Mode::Ids(ids(1..=count)));
+        assert_eq!((&same.ranges[..], &same.owed[..]), (&skip[..], &[][..]));
+
+        let less = client(Mode::Ids(ids(2..=count)));
+        assert_eq!(
+            (less.ranges, less.want, less.send),
+            (Some(told.clone()), vec![], ids(1..=1))
+        );
+        let less = relay(Mode::Ids(ids(2..=count)));
+        assert_eq!((&less.ranges[..], &less.owed[..]), (&skip[..], &[0][..]));
+
+        let more = client(Mode::Ids(ids(1..=count + 1)));
+        assert_eq!(
+            (more.ranges, more.want, more.send),
+            (Some(told.clone()), ids(count + 1..=count + 1), vec![])
+        );
+        let more = relay(Mode::Ids(ids(1..=count + 1)));
+        assert_eq!((&more.ranges[..], &more.owed[..]), (&told[..], &[][..]));
+    }
+}
+
 #[test]
 fn a_split_leaves_a_range_for_every_span_to_come() {
     let items = plain_items(1..=1000);
@@ -420,9 +483,19 @@ fn each_decode_row_has_its_code() {
         ("82 01 81 83 1b ff*8 03 f6", Some(S), "10: mode 3"),
         ("82 01 81 83 1b ff*8 1b ff*8 f6", Some(S), "10: mode 2^64 - 1"),
         (
-            "82 01 82 83 05 00 f6 83 05 00 f6",
+            "82 01 83 83 05 00 f6 83 05 00 f6 83 1b ff*8 00 f6",
             Some(S),
             "11: the same upper again",
+        ),
+        (
+            "82 01 83 83 05 00 f6 83 04 00 f6 83 1b ff*8 00 f6",
+            Some(S),
+            "11: a lower upper",
+        ),
+        (
+            "82 01 83 83 05 00 f6 83 06 00 f6 83 1b ff*8 00 f6",
+            None,
+            "11: ascending uppers",
         ),
         (
             "82 01 82 83 05 00 f6 83 04 00 40",

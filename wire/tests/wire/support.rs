@@ -39,11 +39,17 @@ pub(crate) fn encoded(frame: &Frame<'_>) -> Vec<u8> {
     out
 }
 
-/// The project's own vectors: `section` of vectors/weald/codec.json.
+/// The project's own vectors: `section` of vectors/weald/codec.json or control.json.
 pub(crate) fn ours(section: &str) -> Value {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vectors/weald/codec.json");
-    let mut document: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
-    document[section].take()
+    let vectors = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vectors/weald");
+    ["codec.json", "control.json"]
+        .into_iter()
+        .find_map(|file| {
+            let text = std::fs::read(vectors.join(file)).unwrap();
+            let mut document: Value = serde_json::from_slice(&text).unwrap();
+            document.get_mut(section).map(Value::take)
+        })
+        .unwrap_or_else(|| panic!("no section {section}"))
 }
 
 /// A file of the corpus all implementations share, if there is a copy beside the project.

@@ -1,6 +1,7 @@
 //! JOIN: redeeming an invite before authentication (06 §4 to §9). Attempts are charged before the hash; every "no" is
 //! the same answer.
 
+use super::seats::{CommitScope, seat_request};
 use super::{Answered, Op, Origin, Request, Shard, Step};
 use crate::effects::{CodeCheck, Effects};
 use crate::event::ConnId;
@@ -13,9 +14,9 @@ use crate::shard::Pending;
 use bytes::Bytes;
 use drover_storage::control::{ControlBatch, Write};
 use drover_wire::error::{Code, Refusal};
-use drover_wire::id::{EntryHash, Hash, Nonce, PublicKey, Token};
-use drover_wire::invite::{Record, canonical_code};
-use drover_wire::join::{self, Bundle, Response};
+use drover_wire::id::{EntryHash, GroupId, Hash, Nonce, PublicKey, Token};
+use drover_wire::invite::canonical_code;
+use drover_wire::join::{self, Response};
 
 /// A reservation on its way through charge, hash and seat.
 #[derive(Clone, Debug)]
@@ -53,7 +54,8 @@ pub(crate) struct Seated {
     answer: Result<u64, ()>,
 }
 
-const GENERIC: Code = Code::SeatsExhausted;
+/// The one answer to every JOIN that means no.
+pub(super) const GENERIC: Code = Code::SeatsExhausted;
 
 impl Shard {
     pub(in crate::shard) fn join<E: Effects>(
@@ -129,9 +131,8 @@ impl Shard {
         body: &[u8],
         fx: &mut E,
     ) {
-        let wall_ms = self.now.wall_ms;
         let Some(realm) = self.realm_mut(slot) else { return };
-        let answer = match join::Request::decode(body) {
+        let answer: super::Answer = match join::Request::decode(body) {
             Some(join::Request::Reserve {
                 token,
                 code,
@@ -142,15 +143,27 @@ impl Shard {
                 None => Err(GENERIC.into()),
             },
             Some(join::Request::Bundles { token, group }) => {
-                Ok(Answered::Join(bundles(realm, token, group, wall_ms)))
+                return self.read_bundles(slot, origin, token, group, fx);
             }
-            Some(join::Request::Record { token }) => {
-                let invite = Token::from_slice(token).and_then(|t| realm.live_invite(&t, wall_ms));
-                let record = invite.map_or(&[][..], |i| &i.record);
-                Ok(Answered::Join(Response::Record { record }.encode()))
+            Some(join::Request::Record { token }) => return self.read_record(slot, origin, token, fx),
+            Some(join::Request::Commit {
+                token,
+                nonce,
+                device,
+                group,
+            }) => match seat_request(realm, origin, token, nonce, device).zip(GroupId::from_slice(group)) {
+                Some((seat, group)) => {
+                    return self.enqueue(slot, Op::Commit(CommitScope { seat, group }), fx);
+                }
+                None => Err(GENERIC.into()),
+            },
+            Some(join::Request::Park { token, nonce, device }) => {
+                match seat_request(realm, origin, token, nonce, device) {
+                    Some(seat) => return self.enqueue(slot, Op::Park(seat), fx),
+                    None => Err(GENERIC.into()),
+                }
             }
-            // The relay's own invite has no scopes to commit (06 §9) and nothing to park for.
-            Some(join::Request::Commit { .. } | join::Request::Park { .. }) | None => Err(GENERIC.into()),
+            None => Err(GENERIC.into()),
         };
         self.send_answer(origin, answer, fx);
     }
@@ -368,26 +381,6 @@ fn reserve(
         source: Hash::of(&[source.as_bytes(), &realm.salt.0]).0,
         code: canonical_code(code),
     })
-}
-
-fn bundles(realm: &Realm, token: &[u8], group: &[u8], wall_ms: u64) -> Vec<u8> {
-    let record = Token::from_slice(token)
-        .and_then(|t| realm.live_invite(&t, wall_ms))
-        .and_then(|invite| Record::decode(&invite.record).ok());
-    let bundles = record
-        .iter()
-        .flat_map(|r| &r.bundles)
-        .filter(|(g, _, _)| g.0 == group);
-    Response::Bundles(
-        bundles
-            .map(|(group, epoch, ct)| Bundle {
-                group: *group,
-                epoch: *epoch,
-                ct,
-            })
-            .collect(),
-    )
-    .encode()
 }
 
 fn is_live(attempt: &Attempt, wall_ms: u64) -> bool {

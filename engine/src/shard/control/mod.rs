@@ -1,15 +1,22 @@
 //! Control operations: decided on memory, committed atomically, applied and answered once durable. A realm has one
 //! under way at a time; the others wait in line (architecture.md §4).
 
+mod bundles;
+mod invites;
 mod join;
 pub(crate) mod operator;
 mod publish;
+mod seats;
 
+pub(crate) use bundles::BundleRead;
+pub(crate) use invites::Recreated;
 pub(crate) use join::CodeTry;
 
+use super::keys::{KeysOp, KeysStep};
+use super::wrap::Wrapping;
 use super::{Pending, Posted, RealmState, Shard, ShardMessage, Waiter};
 use crate::directory::Directory;
-use crate::effects::{Effects, StoreRequest};
+use crate::effects::{CloseHow, CloseReason, Effects, StoreRequest};
 use crate::event::ConnId;
 use crate::message;
 use crate::session::Waiting;
@@ -73,19 +80,35 @@ pub(crate) enum Op {
     /// The code was not hashed after all: the charge is given back, the joiner told to come again.
     Refund(join::Reserve),
     Seat(join::Reserve),
+    Keys(KeysOp),
+    Commit(seats::CommitScope),
+    Park(seats::SeatRequest),
+    Create(Box<invites::Creation>),
+    Revoke(invites::Revocation),
+    Refresh(invites::Refresh),
+    Wrap(Box<Wrapping>),
 }
 
 impl Op {
-    fn origin(&self) -> Origin {
+    fn origin(&self) -> Option<Origin> {
         match self {
-            Op::Publish(publication) => publication.origin,
-            Op::Charge(reserve) | Op::Refund(reserve) | Op::Seat(reserve) => reserve.origin,
+            Op::Publish(publication) => Some(publication.origin),
+            Op::Charge(reserve) | Op::Refund(reserve) | Op::Seat(reserve) => Some(reserve.origin),
+            Op::Keys(op) => op.origin(),
+            Op::Commit(commit) => Some(commit.seat.origin),
+            Op::Park(seat) => Some(seat.origin),
+            Op::Create(creation) => Some(creation.origin),
+            Op::Revoke(revocation) => Some(revocation.origin),
+            Op::Refresh(refresh) => Some(refresh.origin),
+            Op::Wrap(wrapping) => Some(wrapping.origin),
         }
     }
 
     /// The realm was dropped: whoever waits comes again.
     pub(super) fn abandon<E: Effects>(self, shard: &mut Shard, fx: &mut E) {
-        shard.send_answer(self.origin(), Err(Code::Backpressure.into()), fx);
+        if let Some(origin) = self.origin() {
+            shard.send_answer(origin, Err(Code::Backpressure.into()), fx);
+        }
     }
 }
 
@@ -98,6 +121,18 @@ pub(crate) enum Step {
     Refund(join::Reserve, crate::records::Attempt),
     Seat(Box<join::Seated>),
     Mint(operator::Minting),
+    Keys(KeysStep),
+    Committed(Box<seats::Committed>),
+    Parked(Box<seats::Parked>),
+    /// A large invite record is stored; the invite follows.
+    RecordStored(Box<invites::Creation>),
+    Created(Box<invites::Creation>),
+    Revoked(Box<invites::Revoked>),
+    /// A refreshed bundle is stored; the invite that lists it follows.
+    BundleStored(Box<invites::Refreshing>),
+    Refreshed(Box<invites::Refreshing>),
+    ClaimTag(Box<Wrapping>),
+    Wrapped(Box<Wrapping>),
 }
 
 impl Step {
@@ -109,6 +144,13 @@ impl Step {
             Step::Charge(charged) => Some(charged.reserve.origin),
             Step::Refund(reserve, _) => Some(reserve.origin),
             Step::Seat(seated) => Some(seated.reserve.origin),
+            Step::Keys(step) => step.origin(),
+            Step::Committed(committed) => Some(committed.commit.seat.origin),
+            Step::Parked(parked) => Some(parked.request.origin),
+            Step::RecordStored(creation) | Step::Created(creation) => Some(creation.origin),
+            Step::Revoked(revoked) => Some(revoked.origin),
+            Step::BundleStored(refreshing) | Step::Refreshed(refreshing) => Some(refreshing.origin),
+            Step::ClaimTag(wrapping) | Step::Wrapped(wrapping) => Some(wrapping.origin),
             Step::Mint(_) => None,
         }
     }
@@ -190,7 +232,7 @@ impl Shard {
 
     // ---- the line
 
-    fn enqueue<E: Effects>(&mut self, slot: u32, op: Op, fx: &mut E) {
+    pub(super) fn enqueue<E: Effects>(&mut self, slot: u32, op: Op, fx: &mut E) {
         match self.realm_mut(slot) {
             Some(realm) => realm.ops.push_back(op),
             None => return op.abandon(self, fx),
@@ -199,7 +241,7 @@ impl Shard {
     }
 
     /// Starts operations until one waits for the store.
-    fn run_ops<E: Effects>(&mut self, slot: u32, fx: &mut E) {
+    pub(super) fn run_ops<E: Effects>(&mut self, slot: u32, fx: &mut E) {
         while let Some(realm) = self.realm_mut(slot).filter(|r| !r.busy) {
             let Some(op) = realm.ops.pop_front() else { return };
             match op {
@@ -207,26 +249,45 @@ impl Shard {
                 Op::Charge(reserve) => self.start_charge(slot, reserve, fx),
                 Op::Refund(reserve) => self.start_refund(slot, reserve, fx),
                 Op::Seat(reserve) => self.start_seat(slot, reserve, fx),
+                Op::Keys(op) => self.start_keys(slot, op, fx),
+                Op::Commit(commit) => self.start_commit(slot, commit, fx),
+                Op::Park(seat) => self.start_park(slot, &seat, fx),
+                Op::Create(creation) => self.start_creation(slot, creation, fx),
+                Op::Revoke(revocation) => self.start_revocation(slot, revocation, fx),
+                Op::Refresh(refresh) => self.start_refresh(slot, refresh, fx),
+                Op::Wrap(wrapping) => self.start_wrap(slot, wrapping, fx),
             }
         }
     }
 
     /// Commits for a realm; no other operation of it starts before the answer.
-    fn commit<E: Effects>(&mut self, slot: u32, batch: ControlBatch, step: Step, fx: &mut E) {
+    pub(super) fn commit<E: Effects>(&mut self, slot: u32, batch: ControlBatch, step: Step, fx: &mut E) {
+        let partition = self.realms[slot as usize].id.clone();
+        self.commit_to(slot, partition, batch, step, fx);
+    }
+
+    /// The same in a partition that holds a realm's larger values.
+    pub(super) fn commit_to<E: Effects>(
+        &mut self,
+        slot: u32,
+        partition: RealmId,
+        batch: ControlBatch,
+        step: Step,
+        fx: &mut E,
+    ) {
         if let Some(realm) = self.realm_mut(slot) {
             realm.busy = true;
         }
-        let id = self.realms[slot as usize].id.clone();
         let ticket = self.ticket(Pending::Control { realm: slot, step });
-        fx.store(ticket, StoreRequest::Commit(id, batch));
+        fx.store(ticket, StoreRequest::Commit(partition, batch));
     }
 
-    /// Whether the realm was given up while this step was under way. Nobody here knows what it was decided on any
-    /// more: who asked comes again, and the realm may be read now.
-    fn was_given_up<E: Effects>(&mut self, slot: u32, step: &Step, fx: &mut E) -> bool {
+    /// Whether the realm was given up while an operation of it was under way. Nobody here knows what it was decided
+    /// on any more: who asked comes again, and the realm may be read now.
+    pub(super) fn was_given_up<E: Effects>(&mut self, slot: u32, origin: Option<Origin>, fx: &mut E) -> bool {
         let given_up = std::mem::take(&mut self.realms[slot as usize].is_committing);
         if given_up {
-            if let Some(origin) = step.origin() {
+            if let Some(origin) = origin {
                 self.send_answer(origin, Err(Code::Backpressure.into()), fx);
             }
             self.load_deferred(fx);
@@ -245,7 +306,7 @@ impl Shard {
             Step::Mint(minting) => return self.minted(slot, minting, result, fx),
             other => other,
         };
-        if self.was_given_up(slot, &step, fx) {
+        if self.was_given_up(slot, step.origin(), fx) {
             return;
         }
         if let Some(realm) = self.realm_mut(slot) {
@@ -257,8 +318,24 @@ impl Shard {
                 Step::Charge(charged) => self.charged(slot, charged, fx),
                 Step::Refund(reserve, attempt) => self.refunded(slot, &reserve, attempt, fx),
                 Step::Seat(seated) => self.seated(slot, *seated, fx),
+                Step::Keys(step) => self.keys_committed(slot, step, fx),
+                Step::Committed(committed) => self.committed(slot, *committed, fx),
+                Step::Parked(parked) => self.parked(slot, *parked, fx),
+                Step::RecordStored(creation) => self.commit_invite(slot, creation, fx),
+                Step::Created(creation) => self.created(slot, *creation, fx),
+                Step::Revoked(revoked) => self.revoked(slot, *revoked, fx),
+                Step::BundleStored(refreshing) => self.commit_refresh(slot, refreshing, fx),
+                Step::Refreshed(refreshing) => self.refreshed(slot, *refreshing, fx),
+                Step::Wrapped(wrapping) => self.wrapped(&wrapping, fx),
+                Step::ClaimTag(_) => {}
                 Step::Claim(_) | Step::Mint(_) => {}
             },
+            // A token that was claimed elsewhere in the same moment: nothing of ours is out of step.
+            Ok(Outcome::Refused) if matches!(step, Step::Created(_)) => {
+                if let Step::Created(creation) = step {
+                    self.creation_refused(&creation, fx);
+                }
+            }
             Ok(Outcome::Refused) | Err(_) => {
                 if let Some(origin) = step.origin() {
                     self.send_answer(origin, Err(Code::Backpressure.into()), fx);
@@ -279,19 +356,39 @@ impl Shard {
         result: Result<Vec<RealmId>, StoreError>,
         fx: &mut E,
     ) {
-        if self.was_given_up(slot, &step, fx) {
+        if self.was_given_up(slot, step.origin(), fx) {
             return;
         }
         if let Some(realm) = self.realm_mut(slot) {
             realm.busy = false;
         }
-        if let Step::Claim(judged) = step {
-            match result {
-                Ok(owners) => self.founding_groups_claimed(slot, judged, &owners, fx),
-                Err(_) => self.send_answer(judged.publication.origin, Err(Code::Backpressure.into()), fx),
+        match (step, result) {
+            (Step::Claim(judged), Ok(owners)) => self.founding_groups_claimed(slot, judged, &owners, fx),
+            (Step::ClaimTag(wrapping), Ok(owners)) => self.tag_claimed(slot, wrapping, &owners, fx),
+            (Step::Claim(judged), Err(_)) => {
+                self.send_answer(judged.publication.origin, Err(Code::Backpressure.into()), fx);
             }
+            (Step::ClaimTag(wrapping), Err(_)) => {
+                self.send_answer(wrapping.origin, Err(Code::Backpressure.into()), fx);
+            }
+            _ => {}
         }
         self.run_ops(slot, fx);
+    }
+
+    /// Cuts a device off; if it is the one that asked for it, its answer leaves first (W05.18).
+    fn evict_or_answer<E: Effects>(&mut self, conn: ConnId, origin: Origin, fx: &mut E) {
+        if origin
+            == (Origin {
+                shard: self.index,
+                conn,
+            })
+        {
+            self.detach(conn);
+            self.close_when_flushed(conn, CloseHow::Flush, CloseReason::Evicted, fx);
+        } else {
+            self.evict(conn, fx);
+        }
     }
 
     /// Keeps the directory's knowledge of who is founding this workspace current.

@@ -2,7 +2,7 @@
 
 use super::{Answered, Op, Origin, Request, Shard, Step};
 use crate::chain::{Acceptance, GenesisGate, Head, Probation, Rotation};
-use crate::effects::{CloseHow, CloseReason, Effects, StoreRequest};
+use crate::effects::{Effects, StoreRequest};
 use crate::event::ConnId;
 use crate::limits::ACCESS_PER_MINUTE;
 use crate::realm::Realm;
@@ -270,18 +270,7 @@ impl Shard {
             fx,
         );
         for conn in evicted {
-            if publication.origin
-                == (Origin {
-                    shard: self.index,
-                    conn,
-                })
-            {
-                // The publisher removed itself: its answer leaves before the socket ends (W05.18).
-                self.detach(conn);
-                self.close_when_flushed(conn, CloseHow::Flush, CloseReason::Evicted, fx);
-            } else {
-                self.evict(conn, fx);
-            }
+            self.evict_or_answer(conn, publication.origin, fx);
         }
     }
 }

@@ -1,0 +1,21 @@
+//! `drover bench` without the rest of `drover`.
+
+use clap::Parser;
+use drover_benches::BenchArgs;
+use std::process::ExitCode;
+
+#[derive(Parser)]
+struct Cli {
+    #[command(flatten)]
+    bench: BenchArgs,
+}
+
+fn main() -> ExitCode {
+    match drover_benches::run(&Cli::parse().bench) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The options, the same in every scenario.
+
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+
+/// What to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Scenario {
+    /// Durable SENDs from many writers, closed loop.
+    Ingest,
+    /// One writer per group, everybody else subscribed: PUSH deliveries (`--rate` for an open loop).
+    Fanout,
+    /// One reader fetches a stored log by repeated SUB.
+    Replay,
+    /// A client that lacks a few envelopes reconciles.
+    Recon,
+    /// Memory of authenticated connections that do nothing.
+    Idle,
+    /// Opening and authenticating connections.
+    Open,
+    /// The raw baselines alone, without a relay.
+    Baseline,
+    /// Everything, and the table of figures that must be reached.
+    All,
+}
+
+/// Options of `drover bench`.
+#[derive(Clone, Debug, Args)]
+pub struct BenchArgs {
+    /// What to measure
+    #[arg(value_enum)]
+    pub scenario: Scenario,
+
+    /// Start a relay of this binary on a temporary directory, with its budgets opened
+    #[arg(long, conflicts_with_all = ["url", "pid"])]
+    pub spawn: bool,
+
+    /// Where the relay is: ws://HOST:PORT/relay, or wss:// (certificates are not checked)
+    #[arg(long)]
+    pub url: Option<String>,
+
+    /// Charge the CPU time and memory of this process
+    #[arg(long)]
+    pub pid: Option<u32>,
+
+    /// Invite link or its 32 hex digits: a bootstrap invite founds the workspace, a member invite joins it
+    #[arg(long, requires = "code")]
+    pub invite: Option<String>,
+
+    /// The invite's one-time code
+    #[arg(long)]
+    pub code: Option<String>,
+
+    /// File of admitted devices and their groups, as --save-keys writes it
+    #[arg(long, conflicts_with = "invite")]
+    pub keys: Option<PathBuf>,
+
+    /// Write the devices of a workspace that was founded here
+    #[arg(long)]
+    pub save_keys: Option<PathBuf>,
+
+    /// Length of one measured run, seconds
+    #[arg(long, default_value_t = 5.0)]
+    pub seconds: f64,
+
+    /// Authenticated connections under load [default: 64; fanout 200 subscribers; idle 4000]
+    #[arg(long)]
+    pub connections: Option<usize>,
+
+    /// Groups they are spread over [default: one per connection; fanout, replay, recon 1]
+    #[arg(long)]
+    pub groups: Option<usize>,
+
+    /// Ciphertext of one envelope, bytes [default: 256; replay 1024]
+    #[arg(long)]
+    pub size: Option<usize>,
+
+    /// Operations a connection has under way at most
+    #[arg(long, default_value_t = 64)]
+    pub window: usize,
+
+    /// Runs; medians are shown
+    #[arg(long, default_value_t = 3)]
+    pub runs: usize,
+
+    /// SENDs per second in all (fanout): an open loop instead of the window
+    #[arg(long)]
+    pub rate: Option<f64>,
+
+    /// Envelopes in the stored log (replay, recon)
+    #[arg(long, default_value_t = 20_000)]
+    pub envelopes: usize,
+
+    /// Envelopes the client lacks (recon)
+    #[arg(long, default_value_t = 10)]
+    pub missing: usize,
+
+    /// Write everything measured to this file as well
+    #[arg(long)]
+    pub json: Option<PathBuf>,
+
+    /// Where a spawned relay keeps its data, and baselines their log [default: the system's temporary directory]
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+
+    /// Environment of the spawned relay, beside what opens its budgets (repeatable)
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub env: Vec<String>,
+
+    /// Spawn this program instead of the one that runs
+    #[arg(long, hide = true)]
+    pub spawn_command: Option<PathBuf>,
+
+    /// Leave out the raw baselines
+    #[arg(long)]
+    pub no_baselines: bool,
+}

@@ -1,0 +1,222 @@
+//! Durable SENDs: every connection keeps a window of them under way; an operation is a SEND with its SEND_ACK.
+
+use super::{Bench, DRAIN_TIMEOUT, RAMP, TICK, WARM_UP, row, turn_until};
+use crate::args::BenchArgs;
+use crate::error::Error;
+use crate::inflight::{InFlight, Latencies, latencies};
+use crate::lane::Lane;
+use crate::measure::{Row, Run, Window};
+use crate::net::{Load, Net};
+use crate::peer;
+use std::time::{Duration, Instant};
+
+/// More envelopes than the warm-up's rate asks for, so that a faster run finds them ready too.
+const SPARE: f64 = 1.5;
+
+/// Connections of the reference setting.
+const CONNECTIONS: usize = 64;
+/// Ciphertext of the reference setting, bytes.
+const SIZE_BYTES: usize = 256;
+
+/// Measures it.
+pub(super) fn run(args: &BenchArgs) -> Result<Row, Error> {
+    let connections = args.connections.unwrap_or(CONNECTIONS).max(1);
+    let size_bytes = args.size.unwrap_or(SIZE_BYTES);
+    let bench = Bench::enter(args, connections, false)?;
+    let groups = bench.workspace.groups(args.groups.unwrap_or(connections).max(1));
+    let mut net = Net::new()?;
+    let mut load = Ingest::new(args.window);
+    for connection in 0..connections {
+        let group = groups[connection % groups.len()];
+        net.add(bench.workspace.connect(&bench.target, connection, group)?)?;
+        load.writers.push(Writer::new(Lane::new(group, size_bytes)));
+    }
+    let warm_rate = warm_up(&mut net, &mut load)?;
+    let mut runs = Vec::new();
+    for _ in 0..args.runs.max(1) {
+        load.prepare((warm_rate * (args.seconds + RAMP.as_secs_f64()) * SPARE) as usize);
+        runs.push(measure(args, &bench, &mut net, &mut load)?);
+    }
+    let what = format!(
+        "durable SEND, {connections} connections, {} groups, {size_bytes} B, window {}",
+        groups.len(),
+        args.window
+    );
+    Ok(row("ingest", what, runs))
+}
+
+/// Loads the relay for a while; returns SENDs per second.
+fn warm_up(net: &mut Net, load: &mut Ingest) -> Result<f64, Error> {
+    let started = Instant::now();
+    load.start(net)?;
+    while started.elapsed() < WARM_UP {
+        net.turn(Some(TICK), load)?;
+    }
+    let rate = load.acknowledged as f64 / started.elapsed().as_secs_f64();
+    load.stop(net)?;
+    Ok(rate)
+}
+
+fn measure(args: &BenchArgs, bench: &Bench, net: &mut Net, load: &mut Ingest) -> Result<Run, Error> {
+    load.start(net)?;
+    let started = Instant::now();
+    while started.elapsed() < RAMP {
+        net.turn(Some(TICK), load)?;
+    }
+    load.latencies.reset();
+    load.acknowledged = 0;
+    let window = Window::open(bench.server.as_ref())?;
+    let length = Duration::from_secs_f64(args.seconds);
+    while window.elapsed() < length {
+        net.turn(Some(TICK), load)?;
+    }
+    let run = window.close(
+        load.acknowledged,
+        std::mem::replace(&mut load.latencies, latencies()),
+    )?;
+    load.stop(net)?;
+    Ok(run)
+}
+
+/// Many writers, closed loop.
+pub(super) struct Ingest {
+    pub(super) writers: Vec<Writer>,
+    window: usize,
+    /// Whether finished operations are followed by new ones.
+    open: bool,
+    /// SENDs to go in all while open; `usize::MAX` when time ends it.
+    pub(super) left: usize,
+    pub(super) acknowledged: u64,
+    latencies: Latencies,
+    /// (connection, seq, hash) of every SEND_ACK, if they are kept.
+    pub(super) kept: Option<Vec<(u64, [u8; 32])>>,
+}
+
+/// One writing connection.
+pub(super) struct Writer {
+    lane: Lane,
+    in_flight: InFlight,
+    /// SEND_ACKs of the read that is being handed over.
+    arrived: usize,
+}
+
+impl Writer {
+    pub(super) fn new(lane: Lane) -> Self {
+        Self {
+            lane,
+            in_flight: InFlight::default(),
+            arrived: 0,
+        }
+    }
+}
+
+impl Ingest {
+    pub(super) fn new(window: usize) -> Self {
+        Self {
+            writers: Vec::new(),
+            window: window.max(1),
+            open: false,
+            left: usize::MAX,
+            acknowledged: 0,
+            latencies: latencies(),
+            kept: None,
+        }
+    }
+
+    /// Makes sure that this many envelopes are ready in all.
+    fn prepare(&mut self, count: usize) {
+        let each = count / self.writers.len() + 1;
+        for writer in &mut self.writers {
+            writer.lane.prepare(each);
+        }
+    }
+
+    pub(super) fn start(&mut self, net: &mut Net) -> Result<(), Error> {
+        self.open = true;
+        (0..self.writers.len()).try_for_each(|writer| net.nudge(writer, self))
+    }
+
+    /// Sends nothing more and waits for what is under way.
+    pub(super) fn stop(&mut self, net: &mut Net) -> Result<(), Error> {
+        self.open = false;
+        turn_until(net, self, DRAIN_TIMEOUT, "SEND_ACK", |load| {
+            load.writers.iter().all(|writer| writer.in_flight.count() == 0)
+        })
+    }
+}
+
+impl Load for Ingest {
+    fn message(&mut self, connection: usize, message: &[u8]) -> Result<(), Error> {
+        let (hash, seq) = send_ack(message)?;
+        let writer = &mut self.writers[connection];
+        if !writer.lane.acknowledged(hash) {
+            return Err(Error::Unexpected("a SEND_ACK out of order".into()));
+        }
+        if let Some(kept) = &mut self.kept {
+            kept.push((read_uint(seq).unwrap_or_default(), *hash));
+        }
+        writer.arrived += 1;
+        Ok(())
+    }
+
+    fn settle(&mut self, connection: usize, now_ns: u64, out: &mut Vec<u8>) -> Result<(), Error> {
+        let writer = &mut self.writers[connection];
+        let arrived = std::mem::take(&mut writer.arrived);
+        if !writer.in_flight.finished(arrived, now_ns, &mut self.latencies) {
+            return Err(Error::Unexpected("more SEND_ACKs than SENDs".into()));
+        }
+        self.acknowledged += arrived as u64;
+        if self.open {
+            let count = (self.window - writer.in_flight.count()).min(self.left);
+            self.left -= count;
+            for _ in 0..count {
+                writer.lane.put_next(out);
+            }
+            writer.in_flight.sent(count, now_ns);
+        }
+        Ok(())
+    }
+}
+
+/// Hash and encoded seq of a SEND_ACK; anything else is decoded in full, to say what it is.
+pub(super) fn send_ack(message: &[u8]) -> Result<(&[u8; 32], &[u8]), Error> {
+    if let [0x82, 12, 0x82, 0x58, 32, rest @ ..] = message
+        && let Some((hash, seq)) = rest.split_first_chunk()
+    {
+        return Ok((hash, seq));
+    }
+    Err(peer::unexpected(&peer::decode(message)?))
+}
+
+/// A CBOR uint at the beginning of these bytes.
+pub(super) fn read_uint(bytes: &[u8]) -> Option<u64> {
+    match *bytes {
+        [small @ 0..24, ..] => Some(small.into()),
+        [24, a, ..] => Some(a.into()),
+        [25, a, b, ..] => Some(u16::from_be_bytes([a, b]).into()),
+        [26, a, b, c, d, ..] => Some(u32::from_be_bytes([a, b, c, d]).into()),
+        [27, a, b, c, d, e, f, g, h, ..] => Some(u64::from_be_bytes([a, b, c, d, e, f, g, h])),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use drover_wire::frame::Frame;
+    use drover_wire::id::Hash;
+
+    #[test]
+    fn acknowledgements_are_read_as_the_codec_writes_them() {
+        for seq in [1, 23, 24, 255, 256, 65_536, 1 << 40] {
+            let frame = peer::encoded(&Frame::SendAck {
+                hash: Hash([9; 32]),
+                seq,
+            });
+            let (hash, rest) = send_ack(&frame).expect("a SEND_ACK");
+            assert_eq!((hash, read_uint(rest)), (&[9; 32], Some(seq)));
+        }
+        let other = peer::encoded(&Frame::Bye { reason: b"x" });
+        assert!(send_ack(&other).expect_err("not one").to_string().contains("BYE"));
+    }
+}

@@ -1,0 +1,156 @@
+//! A relay of this binary on a temporary directory, with every budget opened.
+
+use crate::args::BenchArgs;
+use crate::error::{Doing, Error};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long a relay may take to print its invite and to listen.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// Bytes of its log shown when it does not come up.
+const LOG_TAIL_BYTES: usize = 2000;
+
+const LINK_PREFIX: &str = "weald:   invite link";
+const CODE_PREFIX: &str = "weald:   invite code";
+
+/// A running relay; dropping it kills it and removes its data.
+pub(crate) struct Relay {
+    child: Child,
+    _dir: TempDir,
+    /// Where it listens.
+    pub(crate) url: String,
+    /// Its bootstrap invite, as printed.
+    pub(crate) invite: String,
+    /// The invite's code.
+    pub(crate) code: String,
+}
+
+impl Relay {
+    /// Starts one, with TLS by a throw-away certificate if asked for.
+    pub(crate) fn start(args: &BenchArgs, tls: bool) -> Result<Self, Error> {
+        let program = match &args.spawn_command {
+            Some(program) => program.clone(),
+            None => std::env::current_exe().doing("find this program")?,
+        };
+        let dir = match &args.dir {
+            Some(parent) => tempfile::tempdir_in(parent),
+            None => tempfile::tempdir(),
+        }
+        .doing("make a temporary directory")?;
+        let log = File::create(dir.path().join("stderr")).doing("make the relay's log")?;
+        let address = free_address()?;
+        let mut command = Command::new(program);
+        command
+            .arg("serve")
+            .envs([
+                ("WEALD_RELAY_LISTEN", &*address),
+                ("WEALD_RELAY_OBSERVABILITY_LISTEN", &*free_address()?),
+                ("WEALD_RELAY_SEND_FRAMES_PER_MINUTE", "1000000000"),
+                ("WEALD_RELAY_SEND_BYTES_PER_MINUTE", "1000000000000"),
+                ("WEALD_RELAY_GROUP_INGRESS_BYTES_PER_MINUTE", "0"),
+                ("WEALD_RELAY_WORKSPACE_INGRESS_BYTES_PER_MINUTE", "0"),
+                ("WEALD_RELAY_GROUP_BACKLOG_BYTES", "0"),
+                ("WEALD_RELAY_MAX_CONNECTIONS", "unlimited"),
+                ("WEALD_RELAY_TLS", if tls { "dev" } else { "off" }),
+            ])
+            .env("DROVER_DATA_DIR", dir.path().join("data"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log);
+        for pair in &args.env {
+            let (name, value) = pair
+                .split_once('=')
+                .ok_or_else(|| Error::Usage(format!("--env {pair}: NAME=VALUE expected")))?;
+            command.env(name, value);
+        }
+        let mut child = command.spawn().doing("spawn the relay")?;
+        let lines = lines_of(&mut child)?;
+        let mut relay = Self {
+            child,
+            url: format!("{}://{address}/relay", if tls { "wss" } else { "ws" }),
+            invite: String::new(),
+            code: String::new(),
+            _dir: dir,
+        };
+        let deadline = Instant::now() + START_TIMEOUT;
+        relay
+            .read_banner(&lines, deadline)
+            .and_then(|()| wait_for_listener(&address, deadline))
+            .map_err(|what| {
+                Error::Spawn(format!("{what}\n{}", log_tail(&relay._dir.path().join("stderr"))))
+            })?;
+        Ok(relay)
+    }
+
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn read_banner(&mut self, lines: &Receiver<String>, deadline: Instant) -> Result<(), &'static str> {
+        while self.invite.is_empty() || self.code.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let line = lines
+                .recv_timeout(left)
+                .map_err(|_| "no invite link and code on its standard output")?;
+            if let Some(link) = line.strip_prefix(LINK_PREFIX) {
+                self.invite = link.trim().to_owned();
+            } else if let Some(code) = line.strip_prefix(CODE_PREFIX) {
+                self.code = code.trim().to_owned();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        // Both only fail when it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Lines of the child's standard output. Read to the end, so that it never blocks on a full pipe.
+fn lines_of(child: &mut Child) -> Result<Receiver<String>, Error> {
+    let stdout = child
+        .stdout
+        .take()
+        .ok_or_else(|| Error::Spawn("its standard output is not piped".into()))?;
+    let (sender, lines) = mpsc::channel();
+    thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            // Nobody listens once the banner was read.
+            let _ = sender.send(line);
+        }
+    });
+    Ok(lines)
+}
+
+fn wait_for_listener(address: &str, deadline: Instant) -> Result<(), &'static str> {
+    while TcpStream::connect(address).is_err() {
+        if Instant::now() > deadline {
+            return Err("it does not listen");
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// A loopback address nobody listens on, at this moment.
+fn free_address() -> Result<String, Error> {
+    let listener = TcpListener::bind("127.0.0.1:0").doing("find a free port")?;
+    Ok(listener.local_addr().doing("find a free port")?.to_string())
+}
+
+fn log_tail(path: &Path) -> String {
+    let log = fs::read(path).unwrap_or_default();
+    String::from_utf8_lossy(&log[log.len().saturating_sub(LOG_TAIL_BYTES)..]).into_owned()
+}

@@ -1,0 +1,441 @@
+//! The command line (13 §b). The first argument decides; exit codes are those of sysexits, because init systems and
+//! schedulers branch on them.
+
+use crate::config::{self, Config, ConfigError, Environment, Key};
+use crate::{demo, operator_key, private_client, serve, workspace};
+use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
+use drover_storage::embedded::OpenError;
+use std::ffi::{OsStr, OsString};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Why the program ends without having done what it was asked.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct Failure {
+    code: u8,
+    message: String,
+}
+
+impl Failure {
+    /// 64: arguments that can't be used.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self {
+            code: 64,
+            message: message.into(),
+        }
+    }
+
+    /// 69: something we depend on did not answer; worth trying again.
+    pub(crate) fn unavailable(message: impl Into<String>) -> Self {
+        Self {
+            code: 69,
+            message: message.into(),
+        }
+    }
+
+    /// 78: the configuration or the store can't be used; trying again won't help.
+    pub(crate) fn config(message: impl Into<String>) -> Self {
+        Self {
+            code: 78,
+            message: message.into(),
+        }
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::config(error.to_string())
+    }
+}
+
+/// A relay server for sealed (end-to-end encrypted) traffic.
+#[derive(Debug, Parser)]
+#[command(name = "drover", disable_help_subcommand = true, disable_version_flag = true, after_help = AFTER_HELP)]
+struct Cli {
+    /// Read settings from PATH instead of relay.toml in the working directory
+    #[arg(long, value_name = "PATH", global = true)]
+    config: Option<PathBuf>,
+    /// Check the settings, print each with its source, and open nothing
+    #[arg(long)]
+    check_config: bool,
+    /// Print name and version
+    #[arg(long, short = 'V')]
+    version: bool,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+const AFTER_HELP: &str = "\
+Without a command, drover serves. Settings come from the environment (WEALD_RELAY_*, DROVER_*), then
+relay.toml; see docs/configuration.md.
+
+Exit codes: 0 done; 64 bad arguments; 69 something it depends on did not answer; 78 settings or store
+unusable.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve (the default)
+    Serve,
+    /// Make further workspaces
+    Workspace {
+        #[command(subcommand)]
+        command: WorkspaceCommand,
+    },
+    /// Run a relay in a temporary folder and let two devices talk through it
+    Demo,
+    /// Ask the running relay whether it lives: exit code 0 or 1
+    Healthcheck,
+    /// Print the readiness document of the running relay: exit code 0 if it is ready, else 1
+    Status,
+}
+
+#[derive(Debug, Subcommand)]
+enum WorkspaceCommand {
+    /// Mint a workspace, on a running relay or a stopped store, and print its invite once
+    New {
+        /// Its name, such as team.example
+        name: String,
+    },
+}
+
+/// Runs the program and says how it ended.
+pub(crate) fn main(args: &[OsString]) -> ExitCode {
+    let environment = std::env::vars_os().collect();
+    match run(args, &environment, &mut std::io::stdout()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // Nothing is left to tell it to if stderr is closed.
+            let _ = writeln!(std::io::stderr(), "drover: {}", failure.message);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// The program with its surroundings handed in. What it prints goes to `out`; a reader that went away is no failure.
+fn run(args: &[OsString], environment: &Environment, out: &mut dyn Write) -> Result<(), Failure> {
+    let mut print = |text: &str| {
+        let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        Ok(())
+    };
+    let load = |file: Option<&Path>| Config::load(environment, file);
+    // These three ignore what follows, so the parser does not get to see it.
+    match args.get(1).and_then(|first| first.to_str()) {
+        Some("--version" | "-V") => return print(VERSION),
+        Some("--help" | "-h") => return print(&Cli::command().render_help().to_string()),
+        Some("--check-config") => {
+            return print(&config::report(&load(config_argument(&args[2..]).as_deref())?));
+        }
+        _ => {}
+    }
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) if error.kind() == ErrorKind::DisplayHelp => return print(&error.to_string()),
+        Err(error) => return Err(usage(&error)),
+    };
+    if cli.version {
+        return print(VERSION);
+    }
+    let command = match cli.command.unwrap_or(Command::Serve) {
+        Command::Demo => return demo::demo(out),
+        command => command,
+    };
+    let config = load(cli.config.as_deref())?;
+    if cli.check_config {
+        return print(&config::report(&config));
+    }
+    match command {
+        Command::Serve => serve::serve(config, out),
+        Command::Demo => unreachable!("it was run without a configuration"),
+        Command::Workspace {
+            command: WorkspaceCommand::New { name },
+        } => new_workspace(&config, &name, out),
+        Command::Healthcheck => healthcheck(&config),
+        Command::Status => status(&config, out),
+    }
+}
+
+const VERSION: &str = concat!("drover ", env!("CARGO_PKG_VERSION"), "\n");
+
+/// The parser's complaint in our form; a bare `drover workspace` gets the help of that command.
+fn usage(error: &clap::Error) -> Failure {
+    let text = error.to_string();
+    let text = match error.kind() {
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => format!("a command is missing\n\n{text}"),
+        _ => text.strip_prefix("error: ").unwrap_or(&text).to_owned(),
+    };
+    Failure::usage(text.trim_end())
+}
+
+/// The value of `--config` among arguments that are otherwise ignored.
+fn config_argument(args: &[OsString]) -> Option<PathBuf> {
+    let at = args.iter().position(|arg| {
+        arg == OsStr::new("--config") || arg.to_str().is_some_and(|text| text.starts_with("--config="))
+    })?;
+    match args[at].to_str().and_then(|text| text.strip_prefix("--config=")) {
+        Some(path) => Some(path.into()),
+        None => args.get(at + 1).map(PathBuf::from),
+    }
+}
+
+/// decisions.md 49. The store's lock tells whether a relay runs on it.
+fn new_workspace(config: &Config, name: &str, out: &mut dyn Write) -> Result<(), Failure> {
+    let realm = workspace::realm(name).map_err(Failure::usage)?;
+    if workspace::must_be_sealed(config) {
+        return Err(Failure::config(workspace::CANNOT_SEAL));
+    }
+    let banner = match serve::open_embedded(config)? {
+        Err(OpenError::Locked(_)) => mint_running(config, name)?,
+        opened => {
+            let store = opened.map_err(serve::store_failure)?;
+            let minted = workspace::mint_stopped(&store, &realm, config.hostname());
+            minted.map_err(|error| Failure::unavailable(format!("the store: {error}")))?
+        }
+    };
+    match banner {
+        Some(banner) => {
+            let _ = write!(out, "{banner}").and_then(|()| out.flush());
+        }
+        None => {
+            let _ = writeln!(
+                std::io::stderr(),
+                "drover: that workspace exists; nothing was minted"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Asks the running relay, with the key from its data folder.
+fn mint_running(config: &Config, name: &str) -> Result<Option<workspace::Banner>, Failure> {
+    let key = operator_key::read(&config.data_dir());
+    let key = key.map_err(|error| {
+        Failure::unavailable(format!(
+            "a relay has the store, and its key can't be read: {error}"
+        ))
+    })?;
+    let body = serde_json::json!({ "name": name }).to_string();
+    let answer = ask(config, "POST", "/workspaces", Some(&key), &body)?;
+    let text = |field: &str| {
+        let document: serde_json::Value = serde_json::from_str(&answer.body).ok()?;
+        Some(document.get(field)?.as_str()?.to_owned())
+    };
+    match (answer.status, text("link"), text("genesis")) {
+        (201, Some(link), Some(fingerprint)) => Ok(Some(workspace::Banner {
+            link,
+            code: text("code"),
+            fingerprint,
+        })),
+        (200, ..) => Ok(None),
+        (status, ..) => Err(Failure::unavailable(format!(
+            "the relay answered {status}: {}",
+            answer.body.trim()
+        ))),
+    }
+}
+
+fn healthcheck(config: &Config) -> Result<(), Failure> {
+    match ask(config, "GET", "/healthz", None, "") {
+        Ok(answer) if answer.status == 200 => Ok(()),
+        Ok(answer) => Err(Failure {
+            code: 1,
+            message: format!("the relay answered {}", answer.status),
+        }),
+        Err(failure) => Err(Failure { code: 1, ..failure }),
+    }
+}
+
+fn status(config: &Config, out: &mut dyn Write) -> Result<(), Failure> {
+    let answer = ask(config, "GET", "/readyz", config.text(Key::OperatorToken), "")?;
+    let _ = writeln!(out, "{}", answer.body.trim_end());
+    match answer.status {
+        200 => Ok(()),
+        status => Err(Failure {
+            code: 1,
+            message: format!("the relay is not ready ({status})"),
+        }),
+    }
+}
+
+fn ask(
+    config: &Config,
+    method: &str,
+    path: &str,
+    bearer: Option<&str>,
+    body: &str,
+) -> Result<private_client::Answer, Failure> {
+    let listener = config.address(Key::ObservabilityListen);
+    let answer = private_client::ask(listener, method, path, bearer, body);
+    answer.map_err(|error| {
+        Failure::unavailable(format!(
+            "no answer from the private listener at {listener}: {error}"
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs `drover ARGS` in a folder of its own; a file `relay.toml` there is named by `--config` where the test
+    /// wants it read.
+    fn drover(args: &[&str], environment: &[(&str, &str)]) -> (u8, String, String) {
+        let args: Vec<OsString> = std::iter::once("drover")
+            .chain(args.iter().copied())
+            .map(OsString::from)
+            .collect();
+        let environment = environment
+            .iter()
+            .map(|(name, value)| (name.into(), value.into()))
+            .collect();
+        let mut out = Vec::new();
+        let (code, message) = match run(&args, &environment, &mut out) {
+            Ok(()) => (0, String::new()),
+            Err(failure) => (failure.code, failure.message),
+        };
+        (code, String::from_utf8(out).unwrap(), message)
+    }
+
+    fn broken_toml(folder: &Path) -> String {
+        let path = folder.join("relay.toml");
+        std::fs::write(&path, "not toml at all").unwrap();
+        path.display().to_string()
+    }
+
+    /// W13.55, W13.45: version and help need no configuration; nothing else works with a broken one.
+    #[test]
+    fn version_and_help_work_beside_a_broken_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = broken_toml(folder.path());
+        let wrong = [("WEALD_RELAY_NO_SUCH", "x")];
+        for args in [
+            &["--version"][..],
+            &["-V"],
+            &["--version", "--frobnicate"],
+            &["--config", &path, "--version"],
+        ] {
+            assert_eq!(
+                drover(args, &wrong),
+                (0, VERSION.to_owned(), String::new()),
+                "{args:?}"
+            );
+        }
+        for args in [
+            &["--help"][..],
+            &["-h"],
+            &["--help", "--frobnicate"],
+            &["serve", "--help"],
+        ] {
+            let (code, out, _) = drover(args, &wrong);
+            assert!(code == 0 && out.contains("Usage: drover"), "{args:?}: {out}");
+        }
+        for args in [
+            &["--check-config", "--config", &path][..],
+            &["--config", &path],
+            &["serve", "--config", &path],
+            &["status", "--config", &path],
+        ] {
+            let (code, out, message) = drover(args, &[]);
+            assert_eq!((code, out.as_str()), (78, ""), "{args:?}");
+            assert!(message.contains("relay.toml is not TOML"), "{message}");
+        }
+    }
+
+    /// W13.56, as far as the commands exist: 64 names the argument and shows usage.
+    #[test]
+    fn bad_arguments_are_64() {
+        for (args, mention) in [
+            (&["--frobnicate", "--version"][..], "--frobnicate"),
+            (&["frobnicate"], "frobnicate"),
+            (&["serve", "extra"], "extra"),
+            (&["workspace"], "workspace"),
+            (&["workspace", "new"], "<NAME>"),
+            (&["workspace", "new", " "], "name"),
+            (&["--config"], "--config"),
+        ] {
+            let (code, out, message) = drover(args, &[("DROVER_DATA_DIR", "/nonexistent/drover")]);
+            assert_eq!((code, out.as_str()), (64, ""), "{args:?}: {message}");
+            assert!(
+                message.contains(mention) && !message.starts_with("error"),
+                "{message}"
+            );
+        }
+    }
+
+    #[test]
+    fn check_config_refuses_what_serving_refuses() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("relay.toml").display().to_string();
+        std::fs::write(&path, "").unwrap();
+        for (name, value) in [
+            ("WEALD_RELAY_MIN_ENC", "bogus"),
+            ("WEALD_RELAY_LISTEN", "8443"),
+            ("WEALD_RELAY_PUSH", "on"),
+            ("WEALD_RELAY_PROFILE", "hosted"),
+            ("WEALD_RELAY_DATABASE_URL", "scylla://db/weald"),
+            ("WEALD_RELAY_MIN_ENCC", "mls"),
+        ] {
+            let checked = drover(&["--check-config", "--config", &path], &[(name, value)]);
+            assert_eq!((checked.0, checked.1.as_str()), (78, ""));
+            assert_eq!(checked, drover(&["serve", "--config", &path], &[(name, value)]));
+        }
+        let checked = drover(
+            &["--check-config", "--frobnicate", &format!("--config={path}")],
+            &[],
+        );
+        assert_eq!((checked.0, checked.2.as_str()), (0, ""));
+    }
+
+    /// 69 is for what may work another time.
+    #[test]
+    fn nobody_to_ask_is_69_and_an_unhealthy_relay_1() {
+        let port = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        let nobody = [("WEALD_RELAY_OBSERVABILITY_LISTEN", port.to_string())];
+        let nobody = nobody.each_ref().map(|(name, value)| (*name, value.as_str()));
+        assert_eq!(drover(&["healthcheck"], &nobody).0, 1);
+        assert_eq!(drover(&["status"], &nobody).0, 69);
+    }
+
+    /// W13.61 in part: what stands in the way of a start, and its exit code.
+    #[test]
+    fn a_start_that_fails_says_why() {
+        let folder = tempfile::tempdir().unwrap();
+        let busy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let taken = busy.local_addr().unwrap().to_string();
+        let data = folder.path().join("data").display().to_string();
+        let base = |name: &'static str, value: &str| {
+            vec![
+                ("DROVER_DATA_DIR", data.clone()),
+                ("WEALD_RELAY_LISTEN", "127.0.0.1:0".into()),
+                ("WEALD_RELAY_OBSERVABILITY_LISTEN", "127.0.0.1:0".into()),
+                (name, value.to_owned()),
+            ]
+        };
+        for (name, value, code, mention) in [
+            ("WEALD_RELAY_LISTEN", taken.as_str(), 69, taken.as_str()),
+            ("WEALD_RELAY_OBSERVABILITY_LISTEN", &taken, 69, &taken),
+            (
+                "WEALD_RELAY_STORAGE_URL",
+                "file:///nonexistent/blobs",
+                69,
+                "/nonexistent/blobs",
+            ),
+            ("DROVER_DATA_DIR", "/dev/null/data", 69, "/dev/null/data"),
+        ] {
+            let settings = base(name, value);
+            let settings: Vec<_> = settings
+                .iter()
+                .map(|(name, value)| (*name, value.as_str()))
+                .collect();
+            let (got, out, message) = drover(&["serve"], &settings);
+            assert!(
+                got == code && message.contains(mention) && !out.contains("invite"),
+                "{name}: {got} {message} {out}"
+            );
+        }
+    }
+}

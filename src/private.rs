@@ -1,0 +1,173 @@
+//! The private listener (13 §c): liveness, readiness, metrics, and what an operator may ask. Plain HTTP, never routed to
+//! the outside; operator routes exist only here.
+//!
+//! | Module | Story |
+//! | --- | --- |
+//! | [`ready`] | `/readyz` |
+//! | [`metrics`] | `/metrics` |
+//! | [`process`] | what the system says about this process, for `/metrics` |
+
+mod metrics;
+mod process;
+mod ready;
+#[cfg(test)]
+mod tests;
+
+use crate::config::Key;
+use crate::running::{Mint, Running};
+use crate::workspace;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// What pollers of the deployed relay know the program as (13 §c.1, c.2).
+const PROGRAM: &str = "wealdrelay";
+/// The longest request body: names only.
+const BODY_BYTES_MAX: usize = 16 << 10;
+
+/// What every handler sees.
+struct Surface {
+    running: Arc<Running>,
+    /// Of the operator token, if there is one.
+    token: Option<blake3::Hash>,
+    /// Of `operator.key`.
+    key: blake3::Hash,
+}
+
+impl Surface {
+    /// Whether the request carries the operator token. Hashes are compared in constant time.
+    fn is_operator(&self, headers: &HeaderMap) -> bool {
+        let bearer = bearer(headers);
+        self.token.is_some_and(|token| bearer == Some(token))
+    }
+
+    /// The same, or the key from the data folder.
+    fn may_mint(&self, headers: &HeaderMap) -> bool {
+        self.is_operator(headers) || bearer(headers) == Some(self.key)
+    }
+}
+
+/// The hash of the token in `Authorization: Bearer TOKEN`, exactly so.
+fn bearer(headers: &HeaderMap) -> Option<blake3::Hash> {
+    let value = headers.get(header::AUTHORIZATION)?.as_bytes();
+    Some(blake3::hash(value.strip_prefix(b"Bearer ")?))
+}
+
+/// All routes. `key` is the content of `operator.key`.
+pub(crate) fn router(running: Arc<Running>, key: &str) -> Router {
+    let token = running
+        .config
+        .text(Key::OperatorToken)
+        .map(|token| blake3::hash(token.as_bytes()));
+    let surface = Arc::new(Surface {
+        running,
+        token,
+        key: blake3::hash(key.as_bytes()),
+    });
+    let mut router = Router::new()
+        .route("/healthz", get(async || "ok\n"))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .route("/workspaces", post(new_workspace));
+    if token.is_some() {
+        let operator = Router::new()
+            .route("/version", get(version))
+            .route("/admitted", get(admitted))
+            .route_layer(middleware::from_fn_with_state(surface.clone(), operator_only));
+        router = router.merge(operator);
+    }
+    router
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(surface)
+}
+
+const UNAUTHORIZED: (StatusCode, &str) = (StatusCode::UNAUTHORIZED, "operator token required\n");
+
+async fn operator_only(State(surface): State<Arc<Surface>>, request: Request, next: Next) -> Response {
+    match surface.is_operator(request.headers()) {
+        true => next.run(request).await,
+        false => UNAUTHORIZED.into_response(),
+    }
+}
+
+async fn readyz(State(surface): State<Arc<Surface>>, headers: HeaderMap) -> Response {
+    let ready = ready::Readiness::probe(&surface.running).await;
+    let status = if ready.verdict {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    let document = match surface.is_operator(&headers) {
+        true => ready.document(&surface.running),
+        false => json!({ "ok": ready.verdict, "ready": ready.verdict }),
+    };
+    (status, Json(document)).into_response()
+}
+
+async fn metrics(State(surface): State<Arc<Surface>>) -> Response {
+    let ready = ready::Readiness::probe(&surface.running).await;
+    let running = surface.running.clone();
+    // Reads files.
+    match tokio::task::spawn_blocking(move || metrics::page(&running, &ready)).await {
+        Ok(page) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], page).into_response(),
+        Err(_) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+    }
+}
+
+async fn version(State(surface): State<Arc<Surface>>) -> Json<Value> {
+    let running = &surface.running;
+    Json(json!({
+        "name": PROGRAM,
+        "version": env!("CARGO_PKG_VERSION"),
+        "digest": running.digest,
+        "comparable": running.config.image_digest().is_some(),
+    }))
+}
+
+async fn admitted(State(surface): State<Arc<Surface>>) -> Response {
+    match surface.running.admitted().await {
+        Ok(admitted) => Json(json!({ "admitted": admitted })).into_response(),
+        Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "no database\n").into_response(),
+    }
+}
+
+/// `{"name": …}`: mints, for whoever can read the data folder or has the operator token.
+async fn new_workspace(
+    State(surface): State<Arc<Surface>>,
+    headers: HeaderMap,
+    body: Result<Json<Value>, axum::extract::rejection::JsonRejection>,
+) -> Response {
+    if !surface.may_mint(&headers) {
+        return UNAUTHORIZED.into_response();
+    }
+    let name = body
+        .as_ref()
+        .ok()
+        .and_then(|Json(body)| body.get("name")?.as_str());
+    let realm = match name
+        .ok_or("a name is needed: {\"name\": …}")
+        .and_then(workspace::realm)
+    {
+        Ok(realm) => realm,
+        Err(what) => return (StatusCode::BAD_REQUEST, format!("{what}\n")).into_response(),
+    };
+    if workspace::must_be_sealed(&surface.running.config) {
+        return (StatusCode::CONFLICT, format!("{}\n", workspace::CANNOT_SEAL)).into_response();
+    }
+    match surface.running.mint(&realm, false).await {
+        Ok(Mint::Minted(banner)) => {
+            let body = json!({ "link": banner.link, "code": banner.code, "genesis": banner.fingerprint });
+            (StatusCode::CREATED, Json(body)).into_response()
+        }
+        Ok(Mint::Existed) => (StatusCode::OK, Json(json!({ "existed": true }))).into_response(),
+        Err(error) => {
+            tracing::warn!(%error, "a workspace could not be minted");
+            (StatusCode::SERVICE_UNAVAILABLE, "no database\n").into_response()
+        }
+    }
+}

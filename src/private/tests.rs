@@ -1,0 +1,317 @@
+//! The private listener of a real relay on loopback ports, asked over real sockets.
+
+use crate::config::{Config, HostPort};
+use crate::private_client::{Answer, ask};
+use crate::serve::Server;
+use crate::{operator_key, workspace};
+use serde_json::Value;
+use std::ffi::OsString;
+use std::path::Path;
+
+const TOKEN: &str = "operator-secret-0123456789abcdef";
+
+/// A relay in `folder`, and what it printed.
+async fn start(folder: &Path, settings: &[(&str, &str)]) -> (Server, String) {
+    let mut environment: Vec<(OsString, OsString)> = vec![
+        ("WEALD_RELAY_LISTEN".into(), "127.0.0.1:0".into()),
+        ("WEALD_RELAY_OBSERVABILITY_LISTEN".into(), "127.0.0.1:0".into()),
+        ("DROVER_DATA_DIR".into(), folder.join("data").into()),
+        ("DROVER_SHARDS".into(), "2".into()),
+    ];
+    environment.extend(settings.iter().map(|(name, value)| (name.into(), value.into())));
+    let config = Config::without_file(&environment).unwrap();
+    let mut out = Vec::new();
+    let server = Server::start(config, &mut out).await.unwrap();
+    (server, String::from_utf8(out).unwrap())
+}
+
+async fn request(
+    server: &Server,
+    method: &'static str,
+    path: &'static str,
+    bearer: Option<&str>,
+    body: &str,
+) -> Answer {
+    let listener = HostPort {
+        host: server.private.ip().to_string(),
+        port: server.private.port(),
+    };
+    let (bearer, body) = (bearer.map(str::to_owned), body.to_owned());
+    let answer = tokio::task::spawn_blocking(move || ask(&listener, method, path, bearer.as_deref(), &body));
+    answer.await.unwrap().unwrap()
+}
+
+async fn get(server: &Server, path: &'static str, bearer: Option<&str>) -> Answer {
+    request(server, "GET", path, bearer, "").await
+}
+
+fn json(answer: &Answer) -> Value {
+    serde_json::from_str(&answer.body).unwrap_or_else(|_| panic!("{answer:?}"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_token_there_is_a_verdict_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let (server, _) = start(folder.path(), &[]).await;
+    assert_eq!(get(&server, "/healthz", None).await.body, "ok\n");
+    for bearer in [None, Some(TOKEN), Some("")] {
+        let answer = get(&server, "/readyz", bearer).await;
+        assert_eq!(
+            (answer.status, answer.body.as_str()),
+            (200, r#"{"ok":true,"ready":true}"#)
+        );
+    }
+    for path in ["/version", "/admitted", "/", "/relay", "/nothing", "/metrics/x"] {
+        assert_eq!(get(&server, path, Some(TOKEN)).await.status, 404, "{path}");
+    }
+    server.stop().await;
+}
+
+/// W13.38: with the bearer, and only exactly so, there is detail.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_bearer_opens_readiness_and_the_operator_routes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (server, _) = start(
+        folder.path(),
+        &[
+            ("WEALD_RELAY_OPERATOR_TOKEN", TOKEN),
+            ("WEALD_RELAY_IMAGE_DIGEST", "sha256:00"),
+        ],
+    )
+    .await;
+    for wrong in [
+        None,
+        Some(""),
+        Some("wrong"),
+        Some(&TOKEN[1..]),
+        Some("operator-secret-0123456789abcdef "),
+        Some("operator-secret-0123456789abcdefx"),
+    ] {
+        for path in ["/version", "/admitted"] {
+            // Blanks around a header's value are no part of it.
+            if wrong.map(str::trim_end) == Some(TOKEN) {
+                continue;
+            }
+            let answer = get(&server, path, wrong).await;
+            assert_eq!(
+                (answer.status, answer.body.trim()),
+                (401, "operator token required"),
+                "{path} {wrong:?}"
+            );
+        }
+    }
+    let version = json(&get(&server, "/version", Some(TOKEN)).await);
+    assert_eq!(
+        (&version["digest"], &version["comparable"]),
+        (&"sha256:00".into(), &true.into())
+    );
+    assert_eq!(
+        get(&server, "/admitted", Some(TOKEN)).await.body,
+        r#"{"admitted":0}"#
+    );
+    let ready = json(&get(&server, "/readyz", Some(TOKEN)).await);
+    for field in [
+        "build",
+        "version",
+        "database",
+        "storage",
+        "access_set",
+        "min_enc",
+        "write_mode",
+        "frozen_groups",
+        "release",
+        "push",
+        "calls",
+        "call_stats",
+        "db_pool",
+        "ready",
+        "reads_ready",
+    ] {
+        assert!(ready.get(field).is_some(), "{field}: {ready}");
+    }
+    assert!(ready.get("write_mode_reason").is_none());
+    assert_eq!(ready["db_pool"]["size"], 8);
+    assert!(
+        ready["call_stats"]
+            .as_object()
+            .unwrap()
+            .values()
+            .all(Value::is_u64)
+    );
+    server.stop().await;
+}
+
+/// W13.40: maintenance and a broken blob folder are told apart.
+#[tokio::test(flavor = "multi_thread")]
+async fn readiness_tells_reading_from_writing() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = [
+        ("WEALD_RELAY_OPERATOR_TOKEN", TOKEN),
+        ("WEALD_RELAY_WRITE_MODE", "read_only"),
+    ];
+    let (server, _) = start(folder.path(), &settings).await;
+    let answer = get(&server, "/readyz", Some(TOKEN)).await;
+    let ready = json(&answer);
+    assert_eq!(
+        (answer.status, &ready["ready"], &ready["reads_ready"]),
+        (503, &false.into(), &true.into())
+    );
+    assert_eq!(ready["write_mode_reason"], "service_read_only");
+    let blobs = folder.path().join("data/blobs");
+    std::fs::rename(&blobs, folder.path().join("away")).unwrap();
+    let ready = json(&get(&server, "/readyz", Some(TOKEN)).await);
+    assert_eq!(
+        (&ready["storage"]["ok"], &ready["database"]["ok"]),
+        (&false.into(), &true.into())
+    );
+    assert_eq!(ready["reads_ready"], false);
+    let detail = ready["storage"]["detail"].as_str().unwrap();
+    assert!(!detail.contains('/'), "no path: {detail}");
+    assert_eq!(get(&server, "/healthz", None).await.status, 200);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_carry_closed_labels_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let (server, banner) = start(folder.path(), &[("WEALD_RELAY_HOSTNAME", "relay.example")]).await;
+    let page = get(&server, "/metrics", None).await;
+    assert_eq!(page.status, 200);
+    for name in [
+        "build_info",
+        "ready 1",
+        "connections{state=\"ready\"} 0",
+        "dependency_up{dependency=\"database\"} 1",
+        "errors_sent_total",
+        "store_size_bytes",
+    ] {
+        assert!(
+            page.body.contains(&format!("weald_relay_{name}")),
+            "{name}\n{}",
+            page.body
+        );
+    }
+    assert!(page.body.contains("process_resident_memory_bytes"));
+    let labels = [
+        "version",
+        "digest",
+        "dependency",
+        "state",
+        "reason",
+        "result",
+        "direction",
+        "tag",
+        "class",
+        "code",
+        "kind",
+    ];
+    for line in page.body.lines().filter(|line| !line.starts_with('#')) {
+        if let Some((_, rest)) = line.split_once('{') {
+            for pair in rest.split_once('}').unwrap().0.split(',') {
+                assert!(labels.contains(&pair.split_once('=').unwrap().0), "{line}");
+            }
+        }
+    }
+    assert!(!page.body.contains("relay.example") && !banner.is_empty());
+    server.stop().await;
+}
+
+/// W13.34, W13.49: minted once, at a start that serves; a changed hostname changes links and mints nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_workspace_is_minted_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let label = |banner: &str, label: &str| {
+        banner
+            .lines()
+            .find_map(|line| line.split_once(label).map(|(_, value)| value.trim().to_owned()))
+    };
+    let (server, first) = start(folder.path(), &[("WEALD_RELAY_HOSTNAME", "one.example")]).await;
+    server.stop().await;
+    assert!(
+        label(&first, "invite link")
+            .unwrap()
+            .starts_with("https://one.example/join/")
+    );
+    assert!(label(&first, "invite code").is_some());
+    let (server, again) = start(folder.path(), &[("WEALD_RELAY_HOSTNAME", "two.example")]).await;
+    server.stop().await;
+    assert_eq!(label(&again, "invite code"), None);
+    assert_eq!(label(&again, "genesis key"), label(&first, "genesis key"));
+    let renamed = label(&first, "invite link")
+        .unwrap()
+        .replace("one.example", "two.example");
+    assert_eq!(label(&again, "invite link"), Some(renamed));
+}
+
+/// Without a way to seal, a handoff key keeps the code from being minted and lost (06 §12).
+#[tokio::test(flavor = "multi_thread")]
+async fn with_a_handoff_key_nothing_is_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = (
+        "WEALD_RELAY_BOOTSTRAP_HANDOFF_PUBKEY",
+        "e06Qm75//kTEZaIgA31gjuNYl9Me+XLwf3SJLLD3PxM=",
+    );
+    let (server, banner) = start(folder.path(), &[key]).await;
+    server.stop().await;
+    assert_eq!(banner, "");
+    let (server, banner) = start(folder.path(), &[]).await;
+    server.stop().await;
+    assert!(banner.contains("invite code"), "the mint was left for later");
+}
+
+/// decisions.md 49, on a running relay.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_further_workspace_needs_the_data_folders_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let (server, _) = start(folder.path(), &[]).await;
+    let body = r#"{"name":"second.example"}"#;
+    for wrong in [None, Some("wrong"), Some(TOKEN)] {
+        assert_eq!(
+            request(&server, "POST", "/workspaces", wrong, body).await.status,
+            401
+        );
+    }
+    let key = operator_key::read(&folder.path().join("data")).unwrap();
+    for bad in ["", "{}", "[]", r#"{"name":""}"#, r#"{"name":5}"#] {
+        assert_eq!(
+            request(&server, "POST", "/workspaces", Some(&key), bad)
+                .await
+                .status,
+            400,
+            "{bad}"
+        );
+    }
+    let made = request(&server, "POST", "/workspaces", Some(&key), body).await;
+    assert_eq!(made.status, 201, "{made:?}");
+    assert!(
+        json(&made)["code"].is_string()
+            && json(&made)["link"]
+                .as_str()
+                .unwrap()
+                .starts_with("https://localhost/join/")
+    );
+    let again = request(&server, "POST", "/workspaces", Some(&key), body).await;
+    assert_eq!((again.status, again.body.as_str()), (200, r#"{"existed":true}"#));
+    let first = workspace::realm("localhost").unwrap();
+    assert!(
+        server.running.report(&first).await.unwrap().unredeemed.is_some(),
+        "the first one is untouched"
+    );
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopping_relay_is_not_ready() {
+    let folder = tempfile::tempdir().unwrap();
+    let (server, _) = start(folder.path(), &[]).await;
+    let relay = server.running.stop();
+    assert_eq!(get(&server, "/readyz", None).await.status, 503);
+    assert_eq!(get(&server, "/healthz", None).await.status, 200);
+    assert_eq!(
+        get(&server, "/metrics", None).await.status,
+        200,
+        "what is left to be counted is shown"
+    );
+    drop(relay);
+    server.stop().await;
+}

@@ -1,0 +1,227 @@
+//! The relay while it runs, as the operator's surface sees it: what to count, what to ask a workspace, whether it is
+//! fit to serve.
+
+use crate::config::{Config, Key, Storage};
+use crate::workspace::{self, Banner};
+use drover_engine::bootstrap;
+use drover_engine::effects::Stores;
+use drover_engine::shard::{MintOutcome, Operator, RealmReport, ShardMessage};
+use drover_engine::{Directory, metrics::Metrics as EngineMetrics};
+use drover_storage::RealmId;
+use drover_storage::embedded::Embedded;
+use drover_transport::{Relay, Snapshot};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
+use tokio::sync::oneshot;
+
+/// How long a store may take to answer a probe, and a shard to answer the operator.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// See the module.
+pub(crate) struct Running {
+    /// What the operator chose.
+    pub(crate) config: Config,
+    /// The build's digest (13 §k).
+    pub(crate) digest: String,
+    /// When it began to serve.
+    pub(crate) started: SystemTime,
+    /// `None` before it starts and once it drains.
+    relay: RwLock<Option<Relay>>,
+    stopping: AtomicBool,
+    store: Embedded,
+    stores: Stores,
+    directory: Arc<Directory>,
+}
+
+/// What became of a mint.
+#[derive(Debug)]
+pub(crate) enum Mint {
+    /// It exists now: to be printed once.
+    Minted(Banner),
+    /// It existed.
+    Existed,
+}
+
+/// Whether something we depend on works; the text says why not, without path or address.
+pub(crate) type Health = Result<(), String>;
+
+/// Everything that is counted, at one moment.
+pub(crate) struct Counters {
+    /// Of the transport.
+    pub(crate) transport: Snapshot,
+    /// Of each shard's engine.
+    pub(crate) engines: Vec<Arc<EngineMetrics>>,
+}
+
+impl Running {
+    /// Before the shards start.
+    pub(crate) fn new(
+        config: Config,
+        digest: String,
+        store: Embedded,
+        stores: Stores,
+        directory: Arc<Directory>,
+    ) -> Self {
+        Self {
+            config,
+            digest,
+            started: SystemTime::now(),
+            relay: RwLock::new(None),
+            stopping: AtomicBool::new(false),
+            store,
+            stores,
+            directory,
+        }
+    }
+
+    /// The shards serve.
+    pub(crate) fn set_relay(&self, relay: Relay) {
+        *self.relay.write().unwrap_or_else(PoisonError::into_inner) = Some(relay);
+    }
+
+    /// Takes the relay away, to be drained. Readiness is refused from now on.
+    pub(crate) fn stop(&self) -> Option<Relay> {
+        self.stopping.store(true, Ordering::Release);
+        self.relay.write().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn with_relay<R>(&self, f: impl FnOnce(&Relay) -> R) -> Option<R> {
+        self.relay
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .as_ref()
+            .map(f)
+    }
+
+    /// Whether it has been told to stop.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Whether a shard ended although nobody asked it to.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.with_relay(Relay::has_failed).unwrap_or(false)
+    }
+
+    /// What is counted; `None` while it starts or stops.
+    pub(crate) fn counters(&self) -> Option<Counters> {
+        self.with_relay(|relay| Counters {
+            transport: relay.metrics(),
+            engines: relay.engine_metrics().to_vec(),
+        })
+    }
+
+    /// Makes a workspace exist. `first`: it is the relay's own.
+    ///
+    /// # Errors
+    /// When the store or the system's randomness fails, or the relay is stopping.
+    pub(crate) async fn mint(&self, realm: &RealmId, first: bool) -> anyhow::Result<Mint> {
+        let id = realm.clone();
+        // Hashing the code takes a while.
+        let minted =
+            tokio::task::spawn_blocking(move || bootstrap::mint(&id, workspace::now_ms(), first)).await??;
+        let outcome = self
+            .ask(realm, |reply| Operator::Mint {
+                minted: Box::new(minted),
+                reply,
+            })
+            .await?;
+        match outcome {
+            MintOutcome::Minted(banner) => Ok(Mint::Minted(workspace::fresh_banner(
+                self.config.hostname(),
+                &banner,
+            ))),
+            MintOutcome::Existed => Ok(Mint::Existed),
+            MintOutcome::Failed => anyhow::bail!("the store did not take it"),
+        }
+    }
+
+    /// What can be counted of a workspace.
+    ///
+    /// # Errors
+    /// When its state can't be read, or the relay is stopping.
+    pub(crate) async fn report(&self, realm: &RealmId) -> anyhow::Result<RealmReport> {
+        let report = self.ask(realm, |reply| Operator::Report { reply }).await?;
+        report.ok_or_else(|| anyhow::anyhow!("its state can't be read"))
+    }
+
+    async fn ask<T: Send + 'static>(
+        &self,
+        realm: &RealmId,
+        operator: impl FnOnce(Box<dyn FnOnce(T) + Send>) -> Operator,
+    ) -> anyhow::Result<T> {
+        let (tell, told) = oneshot::channel();
+        let reply = Box::new(move |answer| drop(tell.send(answer)));
+        let shards = self.config.shards();
+        let (shard, message) = ShardMessage::operator(realm.clone(), operator(reply), shards);
+        if self.with_relay(|relay| relay.post(shard, message)).is_none() {
+            anyhow::bail!("the relay does not serve");
+        }
+        Ok(tokio::time::timeout(PATIENCE, told).await??)
+    }
+
+    /// Entries of the newest access set, summed over all workspaces (13 §c.1).
+    ///
+    /// # Errors
+    /// When one can't be read: a sum with a hole in it is no sum.
+    pub(crate) async fn admitted(&self) -> anyhow::Result<usize> {
+        let mut sum = 0;
+        for realm in self.directory.realms() {
+            sum += self.report(&realm).await?.entries.unwrap_or_default();
+        }
+        Ok(sum)
+    }
+
+    /// Whether records can be written and read.
+    pub(crate) async fn database(&self) -> Health {
+        if !self.store.healthy() {
+            return Err("the last commit failed or is stuck".to_owned());
+        }
+        let (tell, told) = oneshot::channel();
+        let done = Box::new(move |answer: Result<_, _>| {
+            let _ = tell.send(answer.is_ok());
+        });
+        self.stores
+            .control
+            .get(RealmId("probe".into()), b"probe".to_vec(), done);
+        match tokio::time::timeout(PATIENCE, told).await {
+            Ok(Ok(true)) => Ok(()),
+            _ => Err("a read was not answered".to_owned()),
+        }
+    }
+
+    /// Whether blobs can be written. A bucket is not asked yet: nothing uses it.
+    pub(crate) async fn storage(&self) -> Health {
+        let Storage::Folder(folder) = self.config.storage() else {
+            return Ok(());
+        };
+        let probe = tokio::task::spawn_blocking(move || probe_folder(&folder));
+        match tokio::time::timeout(PATIENCE, probe).await {
+            Ok(Ok(Ok(()))) => Ok(()),
+            Ok(Ok(Err(error))) => Err(format!("the blob folder can't be written: {}", error.kind())),
+            _ => Err("the blob folder does not answer".to_owned()),
+        }
+    }
+
+    /// Whether durable writes are taken.
+    pub(crate) fn writes(&self) -> bool {
+        self.config.word(Key::WriteMode) == "full"
+    }
+
+    /// The folder the store is in.
+    pub(crate) fn store_dir(&self) -> PathBuf {
+        self.config.store_dir()
+    }
+}
+
+/// Writes a hidden file and removes it (13 §c.2).
+///
+/// # Errors
+/// What the system said.
+pub(crate) fn probe_folder(folder: &Path) -> std::io::Result<()> {
+    let file = folder.join(format!(".drover-probe-{}", std::process::id()));
+    std::fs::write(&file, b"probe")?;
+    std::fs::remove_file(&file)
+}

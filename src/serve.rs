@@ -1,0 +1,363 @@
+//! Starting and stopping (13 §f). The store is opened before a port is bound, and the one-time code is printed only by a
+//! process that is about to serve. On a signal readiness goes first, then the shards finish what is under way.
+
+use crate::cli::Failure;
+use crate::config::{Config, Key, Storage};
+use crate::digest::build_digest;
+use crate::logging::{self, Safe};
+use crate::running::{Mint, Running, probe_folder};
+use crate::workspace::{self, Banner};
+use crate::{operator_key, private};
+use drover_engine::Directory;
+use drover_engine::effects::Stores;
+use drover_storage::RealmId;
+use drover_storage::embedded::{Embedded, OpenError};
+use drover_transport::{BindError, Relay, RelayConfig, TlsSource};
+use std::fs::DirBuilder;
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// How long shards may take to finish, below any 10 s container default.
+const DRAIN: Duration = Duration::from_secs(5);
+/// How long requests on the private listener may take to end after that.
+const LAST_REQUESTS: Duration = Duration::from_secs(1);
+/// How often it is looked whether a shard died.
+const WATCH: Duration = Duration::from_millis(500);
+/// What `WEALD_RELAY_MAX_LOG_GB` counts in.
+const GIGABYTE: u64 = 1_000_000_000;
+
+/// Serves until a signal or a failure.
+///
+/// # Errors
+/// 69 or 78 if it can't start; 69 if a listener dies.
+pub(crate) fn serve(config: Config, out: &mut dyn Write) -> Result<(), Failure> {
+    logging::install(&config);
+    let runtime = runtime()?;
+    let served = runtime.block_on(async {
+        let mut signals = Signals::new()?;
+        let mut server = Server::start(config, out).await?;
+        let how = tokio::select! {
+            how = signals.next() => how,
+            error = server.failure() => {
+                tracing::error!(%error, "wealdrelay listener stopped while serving");
+                return Err(Failure::unavailable(format!("a listener stopped while serving: {error}")));
+            }
+        };
+        tracing::info!("shutting down on {how}");
+        tokio::spawn(async move {
+            signals.next().await;
+            // Whoever asks twice does not want to wait. Nothing that was acknowledged is lost.
+            std::process::exit(0);
+        });
+        server.stop().await;
+        tracing::info!("wealdrelay stopped");
+        Ok(())
+    });
+    // A probe of a disk that does not answer must not keep the process.
+    runtime.shutdown_background();
+    served
+}
+
+/// The runtime of everything that is not a shard.
+///
+/// # Errors
+/// 69 if the system refuses.
+pub(crate) fn runtime() -> Result<Runtime, Failure> {
+    let mut builder = Builder::new_multi_thread();
+    let runtime = builder
+        .worker_threads(1)
+        .max_blocking_threads(8)
+        .thread_name("drover-http")
+        .enable_all()
+        .build();
+    runtime.map_err(|error| Failure::unavailable(format!("cannot start the runtime: {error}")))
+}
+
+/// The two signals that stop it.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self, Failure> {
+        let listen = |kind| {
+            signal(kind).map_err(|error| Failure::unavailable(format!("cannot take signals: {error}")))
+        };
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "terminate",
+            _ = self.interrupt.recv() => "interrupt",
+        }
+    }
+}
+
+/// A relay with both its listeners.
+pub(crate) struct Server {
+    pub(crate) running: Arc<Running>,
+    /// Where the public listener is.
+    pub(crate) public: SocketAddr,
+    /// Where the private one is.
+    #[cfg_attr(not(test), expect(dead_code, reason = "asked for by tests"))]
+    pub(crate) private: SocketAddr,
+    surface: JoinHandle<io::Result<()>>,
+    /// Dropped to end it.
+    end_surface: oneshot::Sender<()>,
+}
+
+impl Server {
+    /// Opens, binds, mints, announces: in that order.
+    ///
+    /// # Errors
+    /// See [`serve`].
+    pub(crate) async fn start(config: Config, out: &mut dyn Write) -> Result<Self, Failure> {
+        let store = open_embedded(&config)?.map_err(store_failure)?;
+        open_blobs(&config)?;
+        let stores = Stores {
+            log: Arc::new(store.clone()),
+            control: Arc::new(store.clone()),
+        };
+        let directory = Directory::open(&*stores.control).map(Arc::new);
+        let directory = directory.map_err(|error| Failure::config(format!("the directory: {error}")))?;
+        let first = workspace::first(&*stores.control);
+        let first = first.map_err(|error| Failure::config(format!("the directory: {error}")))?;
+
+        let digest = build_digest(config.image_digest());
+        let bound = Relay::bind(relay_config(&config, &digest, &stores, &directory)).map_err(bind_failure)?;
+        let address = config.address(Key::ObservabilityListen);
+        let busy = |error: io::Error| Failure::unavailable(format!("cannot listen on {address}: {error}"));
+        let listener =
+            TcpListener::bind((address.host.trim_matches(['[', ']']), address.port)).map_err(busy)?;
+        listener.set_nonblocking(true).map_err(busy)?;
+        let private = listener.local_addr().map_err(busy)?;
+        let listener = tokio::net::TcpListener::from_std(listener).map_err(busy)?;
+
+        let key = operator_key::renew(&config.data_dir());
+        let key =
+            key.map_err(|error| Failure::unavailable(format!("operator.key in DROVER_DATA_DIR: {error}")))?;
+        let public = bound.local_addr();
+        let running = Arc::new(Running::new(config, digest, store, stores, directory));
+        let relay = bound.start();
+        running.set_relay(
+            relay.map_err(|error| Failure::unavailable(format!("cannot start a shard: {error}")))?,
+        );
+        if let Some(banner) = first_workspace(&running, first).await {
+            let _ = write!(out, "{banner}").and_then(|()| out.flush());
+        }
+        announce(&running, public, private);
+        // Until here, who asks the private listener waits: whoever gets an answer finds the line above in the log.
+        let router = private::router(running.clone(), &key);
+        let (end_surface, ended) = oneshot::channel::<()>();
+        let serve = axum::serve(listener, router).with_graceful_shutdown(async move { drop(ended.await) });
+        let surface = tokio::spawn(serve.into_future());
+        Ok(Self {
+            running,
+            public,
+            private,
+            surface,
+            end_surface,
+        })
+    }
+
+    /// Comes back only if a listener dies.
+    async fn failure(&mut self) -> String {
+        loop {
+            tokio::select! {
+                ended = &mut self.surface => return match ended {
+                    Ok(Ok(())) => "the private listener ended".to_owned(),
+                    Ok(Err(error)) => format!("the private listener: {error}"),
+                    Err(error) => format!("the private listener: {error}"),
+                },
+                () = tokio::time::sleep(WATCH) => if self.running.has_failed() {
+                    return "a shard ended".to_owned();
+                },
+            }
+        }
+    }
+
+    /// Refuses readiness, finishes what is under way, ends.
+    pub(crate) async fn stop(self) {
+        if let Some(relay) = self.running.stop() {
+            // Joins threads.
+            let _ = tokio::task::spawn_blocking(move || relay.drain(DRAIN)).await;
+        }
+        drop(self.end_surface);
+        // With its last request the store is let go of.
+        let _ = tokio::time::timeout(LAST_REQUESTS, self.surface).await;
+    }
+}
+
+/// Makes the relay's own workspace if it has none; what is to be printed about it. A failure is logged: the relay
+/// serves what it has.
+async fn first_workspace(running: &Running, first: Option<RealmId>) -> Option<Banner> {
+    let config = &running.config;
+    let Some(realm) = first else {
+        if workspace::must_be_sealed(config) {
+            tracing::warn!("{}", Safe(workspace::CANNOT_SEAL));
+            return None;
+        }
+        let minted = match workspace::realm(config.hostname()) {
+            Ok(realm) => running.mint(&realm, true).await.map(|mint| (realm, mint)),
+            Err(what) => Err(anyhow::anyhow!(what)),
+        };
+        return match minted {
+            Ok((realm, Mint::Minted(banner))) => {
+                let (realm, fingerprint) = (Safe(&*realm.0), Safe(&banner.fingerprint));
+                tracing::info!(workspace = %realm, %fingerprint, redeemed = false, "minted the genesis key");
+                Some(banner)
+            }
+            Ok((realm, Mint::Existed)) => remind(running, &realm).await,
+            Err(error) => {
+                tracing::warn!(%error, "the genesis key could not be minted");
+                None
+            }
+        };
+    };
+    remind(running, &realm).await
+}
+
+/// Link and fingerprint of a workspace that still waits for its founder.
+async fn remind(running: &Running, realm: &RealmId) -> Option<Banner> {
+    let report = match running.report(realm).await {
+        Ok(report) => report,
+        Err(error) => {
+            tracing::warn!(%error, "the first workspace could not be read");
+            return None;
+        }
+    };
+    let config = &running.config;
+    let banner = report.unredeemed.map(|(token, fingerprint)| Banner {
+        link: workspace::link(config.hostname(), &token.0),
+        code: None,
+        fingerprint: workspace::hex(&fingerprint.0),
+    });
+    let fingerprint = banner
+        .as_ref()
+        .map(|banner| tracing::field::display(Safe(&banner.fingerprint)));
+    let redeemed = banner.is_none();
+    tracing::info!(workspace = %Safe(&*realm.0), fingerprint, redeemed, "genesis key already exists");
+    banner.filter(|_| !workspace::must_be_sealed(config))
+}
+
+fn announce(running: &Running, public: SocketAddr, private: SocketAddr) {
+    let config = &running.config;
+    tracing::info!(
+        listen = %Safe(public),
+        observability_listen = %Safe(private),
+        storage = %Safe(config.storage()),
+        access_set = %Safe(config.word(Key::AccessSet)),
+        min_enc = %Safe(config.word(Key::MinEnc)),
+        "wealdrelay listening"
+    );
+    if matches!(config.storage(), Storage::S3 { .. }) {
+        tracing::warn!("no part of this build uses the bucket of WEALD_RELAY_STORAGE_URL yet");
+    }
+}
+
+/// Opens the embedded store, making its folder if need be. The store's own error is for those who can do something
+/// about a store that is in use.
+pub(crate) fn open_embedded(config: &Config) -> Result<Result<Embedded, OpenError>, Failure> {
+    let folder = config.store_dir();
+    make_private(&config.data_dir())?;
+    make_private(&folder)?;
+    Ok(Embedded::open(&folder))
+}
+
+/// 69 if another process has the store or the system refuses; 78 if what is there can't be used.
+pub(crate) fn store_failure(error: OpenError) -> Failure {
+    match error {
+        OpenError::Locked(_) | OpenError::Io { .. } => Failure::unavailable(format!("the store: {error}")),
+        OpenError::Unusable { .. } => Failure::config(format!("the store: {error}")),
+    }
+}
+
+/// A folder of our own: nobody else looks in.
+fn make_private(folder: &Path) -> Result<(), Failure> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.map_err(|error| Failure::unavailable(format!("{}: {error}", folder.display())))
+}
+
+/// A blob folder that was named must be there: a mount that is missing would otherwise be written beside.
+fn open_blobs(config: &Config) -> Result<(), Failure> {
+    let Storage::Folder(folder) = config.storage() else {
+        return Ok(());
+    };
+    if !config.is_stated(Key::StorageUrl) {
+        make_private(&folder)?;
+    }
+    let probed = probe_folder(&folder);
+    probed.map_err(|error| {
+        Failure::unavailable(format!(
+            "the blob folder {} can't be written: {error}",
+            folder.display()
+        ))
+    })
+}
+
+fn bind_failure(error: BindError) -> Failure {
+    match error {
+        BindError::Tls(error) => Failure::config(format!("WEALD_RELAY_TLS: {error}")),
+        error => Failure::unavailable(error.to_string()),
+    }
+}
+
+fn relay_config(config: &Config, digest: &str, stores: &Stores, directory: &Arc<Directory>) -> RelayConfig {
+    let path = |key| config.text(key).unwrap_or_default().into();
+    RelayConfig {
+        listen: config.address(Key::Listen).to_string(),
+        shards: config.shards(),
+        turn_us_max: config.number(Key::TurnUsMax),
+        tls: match config.word(Key::Tls) {
+            "file" => TlsSource::File {
+                cert: path(Key::TlsCertFile),
+                key: path(Key::TlsKeyFile),
+            },
+            "dev" => TlsSource::Dev {
+                dir: config.data_dir(),
+            },
+            _ => TlsSource::Off,
+        },
+        max_connections: config.limit(Key::MaxConnections),
+        trusted_proxy_hops: usize::try_from(config.number(Key::TrustedProxyHops)).unwrap_or(usize::MAX),
+        engine: Arc::new(engine_config(config, digest)),
+        stores: stores.clone(),
+        directory: directory.clone(),
+    }
+}
+
+fn engine_config(config: &Config, digest: &str) -> drover_engine::Config {
+    drover_engine::Config {
+        hostname: config.hostname().into(),
+        min_enc_mls: config.word(Key::MinEnc) == "mls",
+        read_only: config.word(Key::WriteMode) == "read_only",
+        access_set: config.word(Key::AccessSet) == "enforce",
+        live: config.on(Key::Live),
+        live_frames_per_minute: u32::try_from(config.number(Key::LiveFramesPerMinute)).unwrap_or(u32::MAX),
+        send_frames_per_minute: config.number(Key::SendFramesPerMinute),
+        send_bytes_per_minute: config.number(Key::SendBytesPerMinute),
+        group_ingress_bytes_per_minute: config.limit(Key::GroupIngressBytesPerMinute),
+        workspace_ingress_bytes_per_minute: config.limit(Key::WorkspaceIngressBytesPerMinute),
+        group_backlog_bytes: config.limit(Key::GroupBacklogBytes),
+        max_log_bytes: config.limit(Key::MaxLogGb).map(|gigabytes| gigabytes * GIGABYTE),
+        allow_empty_ct: config.on(Key::AllowEmptyCt),
+        handshake_timeout_ms: config.number(Key::HandshakeTimeoutMs),
+        idle_timeout_ms: config.number(Key::IdleTimeoutMs),
+        build_digest: digest.into(),
+        shards: config.shards(),
+        ..drover_engine::Config::default()
+    }
+}

@@ -1,0 +1,205 @@
+//! What the embedded store costs: CPU of the whole process (user and system, all threads) and wall time.
+//!
+//! `cargo bench -p drover-storage --bench embedded [-- FOLDER]`; on the disk that counts, with the machine idle.
+
+use bytes::Bytes;
+use drover_storage::contract::{realm, wait};
+use drover_storage::embedded::Embedded;
+use drover_storage::log::{Append, AppendBatch, LogStore, StreamId, StreamKind};
+use drover_wire::id::{GroupId, Hash};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+fn cpu() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+/// Incompressible and different each time, as ciphertext is.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn bytes(&mut self, length: usize) -> Bytes {
+        (0..length.div_ceil(8))
+            .flat_map(|_| self.next().to_le_bytes())
+            .take(length)
+            .collect()
+    }
+}
+
+fn stream(group: u64) -> StreamId {
+    StreamId {
+        kind: StreamKind::Envelopes,
+        group: GroupId(*Hash::of(&[&group.to_be_bytes()]).as_bytes()),
+    }
+}
+
+/// Several callers, each handing over its next batch from the answer to the last one.
+struct Callers {
+    store: Embedded,
+    values: Vec<Bytes>,
+    streams: Vec<StreamId>,
+    batch_records: u64,
+    next: AtomicU64,
+    end: u64,
+    finished: mpsc::Sender<()>,
+}
+
+impl Callers {
+    fn go(self: Arc<Self>) {
+        let from = self.next.fetch_add(self.batch_records, Ordering::Relaxed);
+        if from >= self.end {
+            self.finished.send(()).expect("main waits");
+            return;
+        }
+        let appends = (from..from + self.batch_records).map(|n| {
+            let mut id = [0; 32];
+            id[..8].copy_from_slice(&n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+            id[8..16].copy_from_slice(&n.to_le_bytes());
+            Append {
+                stream: self.streams[(n % self.streams.len() as u64) as usize],
+                seq: n / self.streams.len() as u64,
+                id: Hash(id),
+                bytes: self.values[(n % self.values.len() as u64) as usize].clone(),
+            }
+        });
+        let batch = AppendBatch {
+            appends: appends.collect(),
+            usage: vec![(realm("ws:bench"), from)],
+        };
+        let again = self.clone();
+        self.store.append(
+            batch,
+            Box::new(move |result| {
+                result.expect("appends");
+                again.go();
+            }),
+        );
+    }
+}
+
+fn append(folder: &Path, lengths: std::ops::Range<u64>, callers: u64, batch_records: u64, records: u64) {
+    let folder = tempfile::tempdir_in(folder).expect("a folder");
+    let mut random = Random(88_172_645_463_325_252);
+    let values = (0..4096)
+        .map(|_| lengths.start + random.next() % (lengths.end - lengths.start))
+        .collect::<Vec<_>>()
+        .into_iter()
+        .map(|length| random.bytes(length as usize))
+        .collect();
+    let (finished, wait) = mpsc::channel();
+    let state = Arc::new(Callers {
+        store: Embedded::open(folder.path()).expect("opens"),
+        values,
+        streams: (0..100).map(stream).collect(),
+        batch_records,
+        next: AtomicU64::new(0),
+        end: records,
+        finished,
+    });
+    let (begun, cpu_begun) = (Instant::now(), cpu());
+    for _ in 0..callers {
+        state.clone().go();
+    }
+    for _ in 0..callers {
+        wait.recv().expect("callers finish");
+    }
+    let (wall, used) = (begun.elapsed(), cpu() - cpu_begun);
+    drop(state);
+    let closed = cpu() - cpu_begun;
+    let per_1000 = |d: Duration| d.as_secs_f64() * 1e6 / records as f64;
+    println!(
+        "append {:>5}-{:<5} B, {callers} callers x {batch_records:>4}: {:>7.0} records/s, {:>5.2} ms CPU per 1000 ({:.2} with closing)",
+        lengths.start,
+        lengths.end,
+        records as f64 / wall.as_secs_f64(),
+        per_1000(used),
+        per_1000(closed),
+    );
+}
+
+fn reads(folder: &Path) {
+    const RECORDS: u64 = 200_000;
+    let folder = tempfile::tempdir_in(folder).expect("a folder");
+    let mut random = Random(88_172_645_463_325_252);
+    let fill = |store: &Embedded, random: &mut Random, from: u64| {
+        for from in (from..from + RECORDS).step_by(1000) {
+            let appends = (from..from + 1000).map(|n| {
+                let bytes = random.bytes(1024);
+                Append {
+                    stream: stream(n % 20),
+                    seq: n / 20,
+                    id: Hash::of(&[&n.to_be_bytes()]),
+                    bytes,
+                }
+            });
+            let batch = AppendBatch {
+                appends: appends.collect(),
+                usage: vec![],
+            };
+            wait(|done| store.append(batch, done)).expect("appends");
+        }
+    };
+    let store = Embedded::open(folder.path()).expect("opens");
+    fill(&store, &mut random, 0);
+    std::thread::sleep(Duration::from_secs(2));
+    for (what, from) in [("oldest", 0), ("newest", RECORDS / 20 - 300)] {
+        for round in ["first", "again"] {
+            let (begun, cpu_begun) = (Instant::now(), cpu());
+            for n in 0..20 {
+                let page = wait(|done| store.read(stream(n), from, 255, usize::MAX, done)).expect("reads");
+                assert_eq!(page.len(), 255);
+            }
+            let (wall, used) = (begun.elapsed() / 20, (cpu() - cpu_begun) / 20);
+            println!("read 255 x 1 KiB, {what}, {round}: {used:.0?} CPU, {wall:.0?}");
+        }
+    }
+    let (begun, cpu_begun) = (Instant::now(), cpu());
+    for n in 0..20 {
+        let seqs: Vec<u64> = (0..255).map(|k| k * 37 % (RECORDS / 20)).collect();
+        let page = wait(|done| store.read_seqs(stream(n), seqs, usize::MAX, done)).expect("reads");
+        assert_eq!(page.len(), 255);
+    }
+    println!(
+        "read_seqs 255 x 1 KiB, spread: {:.0?} CPU, {:.0?}",
+        (cpu() - cpu_begun) / 20,
+        begun.elapsed() / 20
+    );
+    let (begun, cpu_begun) = (Instant::now(), cpu());
+    let index = wait(|done| store.index(stream(0), done)).expect("reads");
+    println!(
+        "index of {}: {:.1?} CPU, {:.1?}",
+        index.len(),
+        cpu() - cpu_begun,
+        begun.elapsed()
+    );
+    drop(store);
+    let (begun, cpu_begun) = (Instant::now(), cpu());
+    let _store = Embedded::open(folder.path()).expect("opens");
+    println!("open: {:.0?} CPU, {:.0?}", cpu() - cpu_begun, begun.elapsed());
+}
+
+fn main() {
+    let folder = std::env::args()
+        .skip(1)
+        .find(|a| !a.starts_with("--"))
+        .unwrap_or_else(|| ".".into());
+    let folder = Path::new(&folder);
+    append(folder, 256..400, 1, 1, 5_000);
+    append(folder, 256..400, 2, 64, 300_000);
+    append(folder, 256..400, 2, 300, 2_000_000);
+    append(folder, 256..400, 4, 300, 2_000_000);
+    append(folder, 256..400, 4, 1000, 2_000_000);
+    append(folder, 4096..4097, 4, 64, 100_000);
+    append(folder, 65_536..65_537, 4, 8, 10_000);
+    reads(folder);
+}
