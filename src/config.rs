@@ -6,9 +6,9 @@
 //! | [`table`] | every setting, one row each |
 //! | [`kind`] | what a value may look like |
 //! | [`environment`] | names in the process environment |
-//! | [`file`] | relay.toml |
+//! | [`mod@file`] | relay.toml |
 //! | [`rules`] | what may not stand together |
-//! | [`report`] | `--check-config` |
+//! | [`mod@report`] | `--check-config` |
 
 mod environment;
 mod file;
@@ -88,6 +88,7 @@ impl Config {
     ///
     /// # Errors
     /// As [`Config::load`].
+    #[cfg(test)]
     pub(crate) fn without_file(environment: &Environment) -> Result<Self, ConfigError> {
         Self::resolve(environment::read(environment)?, BTreeMap::new())
     }

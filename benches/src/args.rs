@@ -10,18 +10,44 @@ pub enum Scenario {
     Ingest,
     /// One writer per group, everybody else subscribed: PUSH deliveries (`--rate` for an open loop).
     Fanout,
+    /// Fanout at `--rate`, 100 SENDs per second unless given.
+    FanoutPaced,
     /// One reader fetches a stored log by repeated SUB.
     Replay,
     /// A client that lacks a few envelopes reconciles.
     Recon,
-    /// Memory of authenticated connections that do nothing.
+    /// Memory of authenticated connections that do nothing; of a spawned relay, plain and over TLS.
     Idle,
+    /// Idle, over TLS alone (spawned relays).
+    IdleTls,
     /// Opening and authenticating connections.
     Open,
     /// The raw baselines alone, without a relay.
     Baseline,
     /// Everything, and the table of figures that must be reached.
     All,
+}
+
+impl Scenario {
+    /// What is measured one after the other; TLS needs a relay that is spawned with it.
+    pub(crate) fn parts(self, spawned: bool) -> Vec<Scenario> {
+        match self {
+            Scenario::All => [
+                Scenario::Ingest,
+                Scenario::Fanout,
+                Scenario::FanoutPaced,
+                Scenario::Replay,
+                Scenario::Recon,
+                Scenario::Open,
+                Scenario::Idle,
+            ]
+            .into_iter()
+            .flat_map(|part| part.parts(spawned))
+            .collect(),
+            Scenario::Idle if spawned => vec![Scenario::Idle, Scenario::IdleTls],
+            one => vec![one],
+        }
+    }
 }
 
 /// Options of `drover bench`.
@@ -114,4 +140,20 @@ pub struct BenchArgs {
     /// Leave out the raw baselines
     #[arg(long)]
     pub no_baselines: bool,
+}
+
+impl BenchArgs {
+    /// Whether the settings are those for which figures are stated that must be reached.
+    pub(crate) fn is_reference(&self) -> bool {
+        let untouched = [self.connections, self.groups, self.size]
+            .iter()
+            .all(Option::is_none);
+        let log = (self.envelopes, self.missing) == (20_000, 10);
+        untouched && log && self.window == 64 && self.rate.is_none_or(|rate| rate == 100.0)
+    }
+
+    /// Whether a relay is started.
+    pub(crate) fn is_spawned(&self) -> bool {
+        self.spawn || self.spawn_command.is_some()
+    }
 }

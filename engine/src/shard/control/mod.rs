@@ -282,9 +282,14 @@ impl Shard {
         fx.store(ticket, StoreRequest::Commit(partition, batch));
     }
 
-    /// Whether the realm was given up while an operation of it was under way. Nobody here knows what it was decided
-    /// on any more: who asked comes again, and the realm may be read now.
-    pub(super) fn was_given_up<E: Effects>(&mut self, slot: u32, origin: Option<Origin>, fx: &mut E) -> bool {
+    /// Whether the realm was given up while this step was under way. Nobody here knows what it was decided on any
+    /// more: who asked comes again, and the realm may be read now.
+    fn was_given_up<E: Effects>(&mut self, slot: u32, step: &Step, fx: &mut E) -> bool {
+        self.is_given_up(slot, step.origin(), fx)
+    }
+
+    /// The same for an operation that was still reading.
+    pub(super) fn is_given_up<E: Effects>(&mut self, slot: u32, origin: Option<Origin>, fx: &mut E) -> bool {
         let given_up = std::mem::take(&mut self.realms[slot as usize].is_committing);
         if given_up {
             if let Some(origin) = origin {
@@ -306,7 +311,7 @@ impl Shard {
             Step::Mint(minting) => return self.minted(slot, minting, result, fx),
             other => other,
         };
-        if self.was_given_up(slot, step.origin(), fx) {
+        if self.was_given_up(slot, &step, fx) {
             return;
         }
         if let Some(realm) = self.realm_mut(slot) {
@@ -356,7 +361,7 @@ impl Shard {
         result: Result<Vec<RealmId>, StoreError>,
         fx: &mut E,
     ) {
-        if self.was_given_up(slot, step.origin(), fx) {
+        if self.was_given_up(slot, &step, fx) {
             return;
         }
         if let Some(realm) = self.realm_mut(slot) {
