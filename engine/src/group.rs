@@ -147,6 +147,8 @@ pub(crate) struct RunItem {
     pub(crate) envelope: u32,
     /// Where both end.
     pub(crate) end: u32,
+    /// What it counts in the log budget.
+    pub(crate) ct_bytes: u32,
     pub(crate) cost: u32,
     /// The writer's connection, which is not sent its own.
     pub(crate) writer: ConnId,
@@ -311,6 +313,7 @@ mod tests {
                 seq: 1,
                 id: id(1),
                 bytes: 1,
+                budget_bytes: 1,
             }],
             1,
             7,

@@ -415,6 +415,7 @@ impl Shard {
                 seq: item.seq,
                 id: item.id,
                 bytes: bytes.slice(item.envelope as usize..item.end as usize),
+                budget_bytes: item.ct_bytes,
             }));
             let cost = items.iter().map(|i| i.cost).sum();
             batch.runs.push(SealedRun {
@@ -435,6 +436,7 @@ impl Shard {
                 seq: handshake.seq,
                 id: handshake.id,
                 bytes: handshake.message.clone(),
+                budget_bytes: handshake.message.len() as u32,
             });
         }
         for &(slot, _) in &batch.usage {
@@ -599,6 +601,7 @@ fn add_to_run(group: &mut Group, envelope: &Envelope<'_>, wall_ms: u64, writer: 
         start: start as u32,
         envelope: from as u32,
         end: run.buffer.len() as u32,
+        ct_bytes: envelope.ct.len() as u32,
         cost: cost(encoded) as u32,
         writer,
     });
