@@ -85,6 +85,8 @@ enum Command {
     },
     /// Run a relay in a temporary folder and let two devices talk through it
     Demo,
+    /// Measure a relay: rates, latencies, server CPU time, memory
+    Bench(drover_benches::BenchArgs),
     /// Ask the running relay whether it lives: exit code 0 or 1
     Healthcheck,
     /// Print the readiness document of the running relay: exit code 0 if it is ready, else 1
@@ -139,6 +141,7 @@ fn run(args: &[OsString], environment: &Environment, out: &mut dyn Write) -> Res
     }
     let command = match cli.command.unwrap_or(Command::Serve) {
         Command::Demo => return demo::demo(out),
+        Command::Bench(args) => return drover_benches::run(&args).map_err(bench_failure),
         command => command,
     };
     let config = load(cli.config.as_deref())?;
@@ -147,12 +150,19 @@ fn run(args: &[OsString], environment: &Environment, out: &mut dyn Write) -> Res
     }
     match command {
         Command::Serve => serve::serve(config, out),
-        Command::Demo => unreachable!("it was run without a configuration"),
+        Command::Demo | Command::Bench(_) => unreachable!("it was run without a configuration"),
         Command::Workspace {
             command: WorkspaceCommand::New { name },
         } => new_workspace(&config, &name, out),
         Command::Healthcheck => healthcheck(&config),
         Command::Status => status(&config, out),
+    }
+}
+
+fn bench_failure(error: drover_benches::Error) -> Failure {
+    match error {
+        drover_benches::Error::Usage(message) => Failure::usage(message),
+        other => Failure::unavailable(other.to_string()),
     }
 }
 

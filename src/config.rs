@@ -6,9 +6,9 @@
 //! | [`table`] | every setting, one row each |
 //! | [`kind`] | what a value may look like |
 //! | [`environment`] | names in the process environment |
-//! | [`file`] | relay.toml |
+//! | [`mod@file`] | relay.toml |
 //! | [`rules`] | what may not stand together |
-//! | [`report`] | `--check-config` |
+//! | [`mod@report`] | `--check-config` |
 
 mod environment;
 mod file;

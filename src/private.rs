@@ -4,7 +4,7 @@
 //! | Module | Story |
 //! | --- | --- |
 //! | [`ready`] | `/readyz` |
-//! | [`metrics`] | `/metrics` |
+//! | [`mod@metrics`] | `/metrics` |
 //! | [`process`] | what the system says about this process, for `/metrics` |
 
 mod metrics;

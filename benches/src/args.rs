@@ -10,6 +10,8 @@ pub enum Scenario {
     Ingest,
     /// One writer per group, everybody else subscribed: PUSH deliveries (`--rate` for an open loop).
     Fanout,
+    /// Fanout at `--rate`, 100 SENDs per second unless given.
+    FanoutPaced,
     /// One reader fetches a stored log by repeated SUB.
     Replay,
     /// A client that lacks a few envelopes reconciles.
@@ -22,6 +24,24 @@ pub enum Scenario {
     Baseline,
     /// Everything, and the table of figures that must be reached.
     All,
+}
+
+impl Scenario {
+    /// What `all` stands for; any other is itself.
+    pub(crate) fn parts(&self) -> &[Scenario] {
+        match self {
+            Scenario::All => &[
+                Scenario::Ingest,
+                Scenario::Fanout,
+                Scenario::FanoutPaced,
+                Scenario::Replay,
+                Scenario::Recon,
+                Scenario::Open,
+                Scenario::Idle,
+            ],
+            one => std::slice::from_ref(one),
+        }
+    }
 }
 
 /// Options of `drover bench`.
@@ -114,4 +134,20 @@ pub struct BenchArgs {
     /// Leave out the raw baselines
     #[arg(long)]
     pub no_baselines: bool,
+}
+
+impl BenchArgs {
+    /// Whether the settings are those for which figures are stated that must be reached.
+    pub(crate) fn is_reference(&self) -> bool {
+        let untouched = [self.connections, self.groups, self.size]
+            .iter()
+            .all(Option::is_none);
+        let log = (self.envelopes, self.missing) == (20_000, 10);
+        untouched && log && self.window == 64 && self.rate.is_none_or(|rate| rate == 100.0)
+    }
+
+    /// Whether a relay is started.
+    pub(crate) fn is_spawned(&self) -> bool {
+        self.spawn || self.spawn_command.is_some()
+    }
 }

@@ -72,6 +72,11 @@ impl Lane {
         }
     }
 
+    /// Bytes of one of its SENDs on the wire; a PUSH has about as many.
+    pub(crate) fn message_bytes(&self) -> usize {
+        self.template.len()
+    }
+
     /// Computes hashes until `count` are ready.
     pub(crate) fn prepare(&mut self, count: usize) {
         while self.ready.len() < count {

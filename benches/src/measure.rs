@@ -1,7 +1,7 @@
 //! What one run measured, and medians over runs.
 
 use crate::error::Error;
-use crate::inflight::{Latencies, latencies};
+use crate::inflight::Latencies;
 use crate::process::{self, CpuMark, CpuTime, Process};
 use std::time::{Duration, Instant};
 
@@ -193,11 +193,6 @@ pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     Some((lower + upper) / 2.0)
 }
 
-/// A run without a latency.
-pub(crate) fn no_latencies() -> Latencies {
-    latencies()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -211,7 +206,7 @@ mod tests {
             generator_ran_ns: 1,
             generator_waited_ns: 0,
             load_average: None,
-            latencies: no_latencies(),
+            latencies: crate::inflight::latencies(),
             extra: vec![("rounds", ops as f64)],
         }
     }

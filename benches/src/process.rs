@@ -4,7 +4,10 @@ use crate::error::{Doing, Error};
 use std::collections::HashMap;
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// No such process.
+const ESRCH: i32 = 3;
 
 /// CPU time and waiting for a CPU, of all threads, ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,49 +25,68 @@ impl std::ops::AddAssign for CpuTime {
     }
 }
 
-/// The process whose CPU time is charged.
+/// The process, or the one thread, whose CPU time is charged.
 #[derive(Clone, Debug)]
 pub(crate) struct Process {
     proc_dir: PathBuf,
+    /// Directories with one thread each.
+    threads: Threads,
+}
+
+#[derive(Clone, Debug)]
+enum Threads {
+    All,
+    This,
 }
 
 /// A reading, to be told from a later one.
 #[derive(Debug, Default)]
 pub(crate) struct CpuMark {
-    threads: HashMap<std::ffi::OsString, CpuTime>,
+    threads: HashMap<PathBuf, CpuTime>,
 }
 
 impl Process {
     /// By its id; an error when there is none.
     pub(crate) fn new(pid: u32) -> Result<Self, Error> {
-        Self::at(PathBuf::from(format!("/proc/{pid}")))
-    }
-
-    /// This process: the generator.
-    pub(crate) fn this() -> Result<Self, Error> {
-        Self::at(PathBuf::from("/proc/self"))
-    }
-
-    fn at(proc_dir: PathBuf) -> Result<Self, Error> {
-        let process = Self { proc_dir };
+        let process = Self {
+            proc_dir: PathBuf::from(format!("/proc/{pid}")),
+            threads: Threads::All,
+        };
         process.mark()?;
         Ok(process)
+    }
+
+    /// The thread that calls, to be read by another.
+    pub(crate) fn this_thread() -> Result<Self, Error> {
+        let link = fs::read_link("/proc/thread-self").doing("find this thread")?;
+        Ok(Self {
+            proc_dir: Path::new("/proc").join(link),
+            threads: Threads::This,
+        })
+    }
+
+    /// The directories of the threads that are charged.
+    fn thread_dirs(&self) -> Result<Vec<PathBuf>, Error> {
+        match self.threads {
+            Threads::This => Ok(vec![self.proc_dir.clone()]),
+            Threads::All => fs::read_dir(self.proc_dir.join("task"))
+                .and_then(|tasks| tasks.map(|task| Ok(task?.path())).collect())
+                .doing("list the process's threads"),
+        }
     }
 
     /// What every thread has used so far. schedstat counts ns; a thread that runs while it is read is behind by up to
     /// a scheduler tick, and one that ended in between is not counted.
     pub(crate) fn mark(&self) -> Result<CpuMark, Error> {
-        let tasks = fs::read_dir(self.proc_dir.join("task")).doing("list the process's threads")?;
         let mut threads = HashMap::new();
-        for task in tasks {
-            let task = task.doing("list the process's threads")?;
-            match fs::read_to_string(task.path().join("schedstat")) {
+        for dir in self.thread_dirs()? {
+            match fs::read_to_string(dir.join("schedstat")) {
                 Ok(text) => {
-                    threads.insert(task.file_name(), parse_schedstat(&text).ok_or_else(unreadable)?);
+                    threads.insert(dir, parse_schedstat(&text).ok_or_else(unreadable)?);
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => (),
-                // A thread that ends while it is read: ESRCH.
-                Err(error) if error.raw_os_error() == Some(3) => (),
+                // A thread that ends while it is read.
+                Err(error) if error.raw_os_error() == Some(ESRCH) => (),
                 Err(error) => return Err(error).doing("read schedstat"),
             }
         }
@@ -92,10 +114,9 @@ impl Process {
 
     /// Voluntary and involuntary context switches of all threads.
     pub(crate) fn context_switches(&self) -> Result<u64, Error> {
-        let tasks = fs::read_dir(self.proc_dir.join("task")).doing("list the process's threads")?;
         let mut switches = 0;
-        for task in tasks.flatten() {
-            let text = fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        for dir in self.thread_dirs()? {
+            let text = fs::read_to_string(dir.join("status")).unwrap_or_default();
             switches += text
                 .lines()
                 .filter(|line| line.contains("ctxt_switches"))
@@ -151,11 +172,13 @@ mod tests {
 
     #[test]
     fn work_is_charged() {
-        let this = Process::this().expect("this process");
-        let mark = this.mark().expect("a mark");
+        let this = Process::new(std::process::id()).expect("this process");
+        let thread = Process::this_thread().expect("this thread");
+        let (mark, thread_mark) = (this.mark().expect("a mark"), thread.mark().expect("a mark"));
         let until = std::time::Instant::now() + std::time::Duration::from_millis(60);
         while std::time::Instant::now() < until {}
         assert!(this.since(&mark).expect("a reading").ran_ns > 5_000_000);
+        assert!(thread.since(&thread_mark).expect("a reading").ran_ns > 5_000_000);
         assert!(this.resident_bytes().expect("memory") > 100_000);
         assert!(Process::new(u32::MAX).is_err());
     }

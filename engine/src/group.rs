@@ -1,6 +1,6 @@
 //! One group in memory: what its streams hold, who listens, and what a commit is about to add (architecture.md §3).
 
-use crate::event::ConnId;
+use crate::event::{ConnId, Ticket};
 use crate::limits::BACKLOG_ENTRIES_MAX;
 use crate::outbox::Outbound;
 use bytes::Bytes;
@@ -118,8 +118,8 @@ pub(crate) enum Loaded {
     /// In the store only.
     #[default]
     Cold,
-    /// Asked for; these connections wait for it with a parked frame.
-    Loading(Vec<ConnId>),
+    /// Asked for with this ticket; these connections wait for it with a parked frame.
+    Loading { ticket: Ticket, waiters: Vec<ConnId> },
     /// In memory.
     Warm(Index),
 }

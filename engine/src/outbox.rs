@@ -59,12 +59,15 @@ pub struct Outbox {
     runs: VecDeque<Outbound>,
     /// Bytes of the first run that are already written.
     written: usize,
+    /// Messages of the first run, and their cost, that count no more because as much of it is written.
+    released: (usize, usize),
     messages: usize,
     cost: usize,
 }
 
 impl Outbox {
-    /// What still fits. A run counts until its last byte is written.
+    /// What still fits. A run counts less as it is written, by whole messages: a slow peer makes room all the while,
+    /// not only once some megabytes have left.
     pub fn room(&self) -> Room {
         Room {
             messages: MESSAGES_MAX.saturating_sub(self.messages),
@@ -109,14 +112,16 @@ impl Outbox {
     pub fn advance(&mut self, mut bytes: usize) {
         while let Some(run) = self.runs.front() {
             let left = run.bytes.len() - self.written;
+            let (messages, cost) = (run.messages as usize, run.cost as usize);
             if bytes < left {
                 self.written += bytes;
+                let gone = (messages as u64 * self.written as u64 / run.bytes.len() as u64) as usize;
+                self.release(gone, cost / messages.max(1) * gone);
                 return;
             }
             bytes -= left;
-            self.written = 0;
-            self.messages -= run.messages as usize;
-            self.cost -= run.cost as usize;
+            self.release(messages, cost);
+            (self.written, self.released) = (0, (0, 0));
             self.runs.pop_front();
         }
         debug_assert_eq!(bytes, 0, "more was written than was queued");
@@ -124,6 +129,13 @@ impl Outbox {
             // An idle connection keeps no buffer (issue: memory per idle connection).
             self.runs = VecDeque::new();
         }
+    }
+
+    /// So much of the first run counts no more.
+    fn release(&mut self, messages: usize, cost: usize) {
+        self.messages -= messages - self.released.0;
+        self.cost -= cost - self.released.1;
+        self.released = (messages, cost);
     }
 
     /// Drops what waits, except the rest of a run that is partly written when `keep_partial` (a peer must not see
@@ -139,11 +151,62 @@ impl Outbox {
         self.cost = 0;
         match first {
             Some(run) => {
-                self.messages = run.messages as usize;
-                self.cost = run.cost as usize;
+                self.messages = run.messages as usize - self.released.0;
+                self.cost = run.cost as usize - self.released.1;
                 self.runs.push_back(run);
             }
-            None => self.written = 0,
+            None => (self.written, self.released) = (0, (0, 0)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(messages: u32, bytes: usize, cost: u32) -> Outbound {
+        Outbound {
+            bytes: Bytes::from(vec![0; bytes]),
+            messages,
+            cost,
+        }
+    }
+
+    #[test]
+    fn room_grows_by_whole_messages_as_a_run_is_written() {
+        let mut outbox = Outbox::default();
+        assert!(outbox.push(run(10, 1_000, 5_000)) && outbox.push(run(1, 100, 300)));
+        outbox.advance(99);
+        assert_eq!(outbox.room().messages, MESSAGES_MAX - 11);
+        outbox.advance(1);
+        assert_eq!(
+            (outbox.room().messages, outbox.room().cost),
+            (MESSAGES_MAX - 10, COST_MAX - 4_800)
+        );
+        outbox.advance(850);
+        assert_eq!(outbox.room().messages, MESSAGES_MAX - 2);
+        outbox.advance(100); // into the second run, a single message
+        assert_eq!(
+            (outbox.room().messages, outbox.room().cost),
+            (MESSAGES_MAX - 1, COST_MAX - 300)
+        );
+        outbox.advance(50);
+        assert_eq!(outbox.room(), Room::ALL);
+    }
+
+    #[test]
+    fn cleared_outbox_keeps_at_most_the_rest_of_a_run() {
+        let mut outbox = Outbox::default();
+        outbox.push(run(10, 1_000, 5_000));
+        outbox.push(run(1, 100, 300));
+        outbox.advance(500);
+        outbox.clear(true);
+        assert_eq!(outbox.room().messages, MESSAGES_MAX - 5);
+        outbox.advance(500);
+        assert_eq!(outbox.room(), Room::ALL);
+        outbox.push(run(4, 40, 400));
+        outbox.advance(20);
+        outbox.clear(false);
+        assert!(outbox.is_empty() && outbox.room() == Room::ALL);
     }
 }

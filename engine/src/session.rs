@@ -135,6 +135,8 @@ pub(crate) struct Recon {
     pub(crate) answer: drover_wire::recon::Answer,
     /// The numbers asked of the store, a prefix of what is owed.
     pub(crate) asked: Vec<u64>,
+    /// Where the store was told to stop.
+    pub(crate) bytes_max: usize,
 }
 
 /// Per-connection frame budgets; made when first charged.

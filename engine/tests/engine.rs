@@ -8,6 +8,10 @@ mod world;
 mod cases {
     mod access;
     mod admission;
-    mod flows;
+    mod commits;
+    mod joining;
+    mod sending;
+    mod slow;
     mod states;
+    mod subscribing;
 }

@@ -3,17 +3,23 @@
 //!
 //! | Module | Story |
 //! | --- | --- |
-//! | [`relay`] | bind, start, look at, stop: what the binary uses |
-//! | [`config`] | what the binary tells it |
-//! | [`turn`], [`input`], [`write`] | the shard loop; from socket to engine; from outbox to socket |
-//! | [`world`] | the engine's effects over real sockets |
-//! | [`conn`], [`slab`], [`parcel`] | one connection, a shard's table of them, one on its way to another shard |
-//! | [`driver`], [`epoll`] | what the loop needs of the system, and epoll for it |
-//! | [`http`], [`ws`], [`tls`] | the request before the WebSocket, its frames, and TLS below, all without I/O |
-//! | [`listen`], [`admission`] | binding and accepting; how many connections there may be |
-//! | [`mailbox`], [`offload`], [`stop`] | how other threads reach a shard, what is computed elsewhere, stopping |
-//! | [`clock`], [`timers`], [`chunk`], [`metrics`] | time, deadlines, the read buffer, what is counted |
+//! | `relay` | bind, start, look at, stop: what the binary uses |
+//! | `config` | what the binary tells it |
+//! | `turn`, `input`, `write` | the shard loop; from socket to engine; from outbox to socket |
+//! | `world` | the engine's effects over real sockets |
+//! | `conn`, `slab`, `parcel` | one connection, a shard's table of them, one on its way to another shard |
+//! | `driver`, `epoll` | what the loop needs of the system, and epoll for it |
+//! | `http`, `ws`, `tls` | the request before the WebSocket, its frames, and TLS below, all without I/O |
+//! | `listen`, `admission` | binding and accepting; how many connections there may be |
+//! | `mailbox`, `offload`, `stop` | how other threads reach a shard, what is computed elsewhere, stopping |
+//! | `clock`, `timers`, `chunk`, `metrics` | time, deadlines, the read buffer, what is counted |
+//!
+//! Other front ends. One that works on sockets (Noise over TCP) is another state of a connection beside TLS and the
+//! WebSocket codec, on the same loop. One with threads of its own (QUIC) reaches the shards as everybody else does,
+//! by letters to their mailboxes, and is handed what an outbox holds at the end of a turn; the loop needs a second
+//! kind of socket for that, and nothing else of it changes.
 
+#![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod admission;

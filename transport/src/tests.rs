@@ -567,4 +567,27 @@ mod tls {
         assert_eq!(answer.first(), Some(&21));
         assert_eq!(served.until(|m| m.sockets == 0).tls_failures, 1);
     }
+
+    /// A client that leaves Nagle's algorithm on must not wait for a delayed ACK between its handshake and its request.
+    #[test]
+    fn the_handshake_costs_no_delayed_ack() {
+        let served = served();
+        let took = |nodelay: bool| {
+            let mut times: Vec<_> = (0..9)
+                .map(|_| {
+                    let tcp = TcpStream::connect(served.address).unwrap();
+                    tcp.set_nodelay(nodelay).unwrap();
+                    let began = Instant::now();
+                    let stream = StreamOwned::new(connection(&served, &[&rustls::version::TLS13]), tcp);
+                    tungstenite::client("wss://localhost/relay", stream).unwrap();
+                    began.elapsed()
+                })
+                .collect();
+            times.sort();
+            times[4]
+        };
+        let (on, off) = (took(false), took(true));
+        eprintln!("median open: Nagle on {on:?}, off {off:?}");
+        assert!(on < off + Duration::from_millis(25), "{on:?} against {off:?}");
+    }
 }

@@ -1,5 +1,7 @@
 //! The relay through real sockets with the real engine behind it: what neither can show alone.
 
+#![allow(clippy::unwrap_used)]
+
 use drover_engine::bootstrap::{Banner, mint};
 use drover_engine::effects::Stores;
 use drover_engine::{Config, Directory};

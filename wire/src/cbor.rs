@@ -17,6 +17,7 @@ const UINT: u8 = 0;
 const BYTES: u8 = 2;
 const TEXT: u8 = 3;
 const ARRAY: u8 = 4;
+const MAP: u8 = 5;
 const SIMPLE: u8 = 7;
 
 const FALSE: u64 = 20;
@@ -59,6 +60,9 @@ pub enum Error {
     /// Bytes after the last field.
     #[error("trailing bytes")]
     Trailing,
+    /// A map's key that is not above the one before.
+    #[error("map keys do not ascend")]
+    KeyOrder,
 }
 
 /// A cursor over one whole document. After an error its position has no meaning.
@@ -204,6 +208,38 @@ impl<'a> Reader<'a> {
         Ok(ids)
     }
 
+    /// The count of a map's pairs; only the map form has maps (01 §8). It is never more than the bytes left.
+    ///
+    /// # Errors
+    /// Checks 1 to 6 of 01 §1.3.
+    #[inline]
+    pub fn map(&mut self) -> Result<usize, Error> {
+        self.sized(MAP)
+    }
+
+    /// Passes over one whole item of any kind the map form has, whatever it contains, without recursion. Keys of maps
+    /// inside are not compared.
+    ///
+    /// # Errors
+    /// Checks 1 to 6 of 01 §1.3, or [`Error::InvalidText`].
+    pub fn skip(&mut self) -> Result<(), Error> {
+        // Counts are bounded by the bytes left at their heads, so their sum stays far below 2^64.
+        let mut items = 1u64;
+        while items > 0 {
+            items -= 1;
+            match self.rest.first().map(|first| first >> 5) {
+                Some(BYTES) => drop(self.bytes()?),
+                Some(TEXT) => drop(self.text()?),
+                Some(ARRAY) => items += self.array()? as u64,
+                Some(MAP) => items += 2 * self.map()? as u64,
+                Some(SIMPLE) if self.rest.first() == Some(&NULL_BYTE) => self.null()?,
+                Some(SIMPLE) => drop(self.bool()?),
+                _ => drop(self.uint()?),
+            }
+        }
+        Ok(())
+    }
+
     /// `false` or `true`.
     ///
     /// # Errors
@@ -332,6 +368,12 @@ impl<W: Write<Error = Infallible>> Writer<W> {
     /// The head of an array; its elements follow.
     pub fn array(&mut self, count: usize) -> &mut Self {
         written(self.0.array(count as u64));
+        self
+    }
+
+    /// The head of a map; keys, ascending, and values follow in turn.
+    pub fn map(&mut self, count: usize) -> &mut Self {
+        written(self.0.map(count as u64));
         self
     }
 

@@ -8,6 +8,7 @@ mod list;
 use std::fmt;
 
 pub use decode::is_register_url;
+pub(crate) use decode::offer;
 pub use encode::{encode_refusal, push_head};
 pub use list::{BytesList, BytesListBuf, List32, List32Buf};
 
@@ -34,7 +35,7 @@ pub struct DecodeError {
 }
 
 impl DecodeError {
-    const fn closing(refusal: Refusal) -> Self {
+    pub(crate) const fn closing(refusal: Refusal) -> Self {
         Self {
             refusal,
             closes: true,

@@ -6,6 +6,7 @@
 //! | [`id`] | the fixed-width names everything else is built from |
 //! | [`error`] | the closed registry of refusals (spec/weald/04-errors-and-limits.md) |
 //! | [`frame`] | the 25 frames (01 §3) |
+//! | [`map`] | the same frames as maps (01 §8) |
 //! | [`envelope`] | the durable unit and its content address (01 §4) |
 //! | [`access`] | access sets, their signing input and digest (05 §3, §4) |
 //! | [`recon`] | range reconciliation: payload and both roles (03) |
@@ -31,6 +32,7 @@ pub mod id;
 pub mod invite;
 pub mod invite_admin;
 pub mod join;
+pub mod map;
 pub mod recon;
 pub mod retention;
 pub mod wrap;

@@ -298,8 +298,21 @@ fn spans<'a>(items: &'a [Item], incoming: &'a [Range]) -> impl Iterator<Item = S
     })
 }
 
+/// These items in at most `parts` consecutive buckets of about one size, none of them empty. A bound lies between two
+/// seqs, so items that share one stay together.
+pub(crate) fn buckets(items: &[Item], parts: usize) -> impl Iterator<Item = &[Item]> {
+    let bucket = items.len().div_ceil(parts.max(1));
+    let mut rest = items;
+    std::iter::from_fn(move || {
+        let last_seq = item_seq(rest.get(bucket.min(rest.len()).checked_sub(1)?)?);
+        let (taken, left) = rest.split_at(rest.partition_point(|item| item_seq(item) <= last_seq));
+        rest = left;
+        Some(taken)
+    })
+}
+
 /// Index of the first item of this seq or above.
-fn first_from(items: &[Item], seq: u64) -> usize {
+pub(crate) fn first_from(items: &[Item], seq: u64) -> usize {
     items.partition_point(|item| item_seq(item) < seq)
 }
 
@@ -342,20 +355,13 @@ impl Reply {
         if parts == 1 {
             return self.list_or_fingerprint(items, upper);
         }
-        let bucket = items.len().div_ceil(parts);
-        let mut rest = items;
-        while !rest.is_empty() {
-            // A bound lies between two seqs, so items that share one stay together.
-            let last_seq = item_seq(&rest[bucket.min(rest.len()) - 1]);
-            let (taken, left) = rest.split_at(rest.partition_point(|item| item_seq(item) <= last_seq));
-            let Some(next) = left.first() else {
-                if taken.len() == items.len() {
-                    return self.list_or_fingerprint(items, upper);
-                }
-                return self.push(upper, Mode::Fingerprint(fingerprint(taken)));
-            };
-            self.push(item_seq(next), Mode::Fingerprint(fingerprint(taken)));
-            rest = left;
+        let mut rest = buckets(items, parts).peekable();
+        while let Some(taken) = rest.next() {
+            match rest.peek() {
+                Some(next) => self.push(item_seq(&next[0]), Mode::Fingerprint(fingerprint(taken))),
+                None if taken.len() == items.len() => self.list_or_fingerprint(items, upper),
+                None => self.push(upper, Mode::Fingerprint(fingerprint(taken))),
+            }
         }
     }
 

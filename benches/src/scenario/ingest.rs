@@ -8,6 +8,7 @@ use crate::lane::Lane;
 use crate::measure::{Row, Run, Window};
 use crate::net::{Load, Net};
 use crate::peer;
+use drover_wire::id::GroupId;
 use std::time::{Duration, Instant};
 
 /// More envelopes than the warm-up's rate asks for, so that a faster run finds them ready too.
@@ -29,7 +30,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Row, Error> {
     for connection in 0..connections {
         let group = groups[connection % groups.len()];
         net.add(bench.workspace.connect(&bench.target, connection, group)?)?;
-        load.writers.push(Writer::new(Lane::new(group, size_bytes)));
+        load.add_writer(group, size_bytes);
     }
     let warm_rate = warm_up(&mut net, &mut load)?;
     let mut runs = Vec::new();
@@ -80,7 +81,7 @@ fn measure(args: &BenchArgs, bench: &Bench, net: &mut Net, load: &mut Ingest) ->
 
 /// Many writers, closed loop.
 pub(super) struct Ingest {
-    pub(super) writers: Vec<Writer>,
+    writers: Vec<Writer>,
     window: usize,
     /// Whether finished operations are followed by new ones.
     open: bool,
@@ -88,26 +89,16 @@ pub(super) struct Ingest {
     pub(super) left: usize,
     pub(super) acknowledged: u64,
     latencies: Latencies,
-    /// (connection, seq, hash) of every SEND_ACK, if they are kept.
+    /// (seq, hash) of every SEND_ACK, if they are kept.
     pub(super) kept: Option<Vec<(u64, [u8; 32])>>,
 }
 
 /// One writing connection.
-pub(super) struct Writer {
+struct Writer {
     lane: Lane,
     in_flight: InFlight,
     /// SEND_ACKs of the read that is being handed over.
     arrived: usize,
-}
-
-impl Writer {
-    pub(super) fn new(lane: Lane) -> Self {
-        Self {
-            lane,
-            in_flight: InFlight::default(),
-            arrived: 0,
-        }
-    }
 }
 
 impl Ingest {
@@ -121,6 +112,15 @@ impl Ingest {
             latencies: latencies(),
             kept: None,
         }
+    }
+
+    /// The next connection of the loop is a writer of this group.
+    pub(super) fn add_writer(&mut self, group: GroupId, size_bytes: usize) {
+        self.writers.push(Writer {
+            lane: Lane::new(group, size_bytes),
+            in_flight: InFlight::default(),
+            arrived: 0,
+        });
     }
 
     /// Makes sure that this many envelopes are ready in all.

@@ -1,9 +1,14 @@
 //! What is measured, and what every scenario has in common.
 
 mod fanout;
+mod idle;
 mod ingest;
+mod open;
+mod recon;
+mod replay;
 
 use crate::args::{BenchArgs, Scenario};
+use crate::baseline;
 use crate::error::Error;
 use crate::link::Target;
 use crate::measure::Row;
@@ -20,6 +25,11 @@ const RAMP: Duration = Duration::from_millis(300);
 const WARM_UP: Duration = Duration::from_secs(1);
 /// How long answers may be outstanding after the last request.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
+/// Connections that store a log before it is read, and what each has under way.
+const LOADERS: usize = 8;
+const LOADER_WINDOW: usize = 256;
+/// How long storing it may take.
+const FILL_TIMEOUT: Duration = Duration::from_secs(300);
 /// The longest wait of the loop while it has a deadline.
 const TICK: Duration = Duration::from_millis(5);
 
@@ -28,17 +38,54 @@ const TICK: Duration = Duration::from_millis(5);
 /// # Errors
 /// See [`Error`].
 pub fn run(args: &BenchArgs) -> Result<(), Error> {
-    let mut report = Report::default();
-    match args.scenario {
-        Scenario::Ingest => report.add(ingest::run(args)?),
-        Scenario::Fanout => report.add(fanout::run(args)?),
-        _ => return Err(Error::Usage("not yet".into())),
+    let mut report = Report::new(args.is_reference());
+    for scenario in args.scenario.parts() {
+        report.add(rows(args, *scenario)?);
     }
     report.print();
     if let Some(path) = &args.json {
         report.write(path, args)?;
     }
     Ok(())
+}
+
+/// What one scenario measures, its baselines after it.
+fn rows(args: &BenchArgs, scenario: Scenario) -> Result<Vec<Row>, Error> {
+    let with_baselines =
+        |row: Row, baselines: fn(&BenchArgs) -> Result<Vec<Row>, Error>, args: &BenchArgs| {
+            let mut rows = vec![row];
+            if !args.no_baselines {
+                rows.extend(baselines(args)?);
+            }
+            Ok(rows)
+        };
+    let paced = BenchArgs {
+        rate: args.rate.or(Some(baseline::PACED_RATE)),
+        ..args.clone()
+    };
+    match scenario {
+        Scenario::Ingest => with_baselines(ingest::run(args)?, baseline::ingest, args),
+        Scenario::Fanout => with_baselines(fanout::run(args)?, baseline::fanout, args),
+        Scenario::FanoutPaced => with_baselines(fanout::run(&paced)?, baseline::fanout, &paced),
+        Scenario::Replay => with_baselines(replay::run(args)?, baseline::replay, args),
+        Scenario::Recon => Ok(vec![recon::run(args)?]),
+        Scenario::Open => Ok(vec![open::run(args)?]),
+        Scenario::Idle if args.is_spawned() => Ok(vec![idle::run(args, false)?, idle::run(args, true)?]),
+        Scenario::Idle => {
+            let tls = args.url.as_deref().is_some_and(|url| url.starts_with("wss"));
+            Ok(vec![idle::run(args, tls)?])
+        }
+        Scenario::Baseline => {
+            let mut rows = baseline::ingest(args)?;
+            rows.extend(baseline::fanout(args)?);
+            if args.rate.is_none() {
+                rows.extend(baseline::fanout(&paced)?);
+            }
+            rows.extend(baseline::replay(args)?);
+            Ok(rows)
+        }
+        Scenario::All => Ok(Vec::new()),
+    }
 }
 
 /// The relay under load, and the workspace in it.
@@ -54,7 +101,7 @@ struct Bench {
 impl Bench {
     /// Starts or finds the relay, and enters a workspace with this many devices.
     fn enter(args: &BenchArgs, devices: usize, tls: bool) -> Result<Self, Error> {
-        if args.spawn || args.spawn_command.is_some() {
+        if args.is_spawned() {
             let relay = Relay::start(args, tls)?;
             let target = Target::parse(&relay.url)?;
             let workspace = Workspace::join(&target, &relay.invite, &relay.code, devices)?;

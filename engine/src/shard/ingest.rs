@@ -74,8 +74,21 @@ impl Ingest {
         self.open.is_empty() && self.under_way.is_none()
     }
 
+    /// Takes everything of a realm that is given up out of both batches. What is under way may still become durable;
+    /// nobody is left to be told. Returns whether there was any such.
+    pub(super) fn forget(&mut self, realm: u32, is_of_realm: impl Fn(u32) -> bool) -> bool {
+        let involved = (self.under_way.iter()).any(|batch| batch.usage.iter().any(|(r, _)| *r == realm));
+        for batch in std::iter::once(&mut self.open).chain(&mut self.under_way) {
+            batch.groups.retain(|group| !is_of_realm(*group));
+            batch.runs.retain(|run| !is_of_realm(run.group));
+            batch.handshakes.retain(|handshake| !is_of_realm(handshake.group));
+            batch.usage.retain(|(r, _)| *r != realm);
+        }
+        involved
+    }
+
     /// The number of the batch that is filling.
-    fn open_number(&self) -> u64 {
+    pub(super) fn open_number(&self) -> u64 {
         self.ended + 1 + u64::from(self.under_way.is_some())
     }
 }
@@ -171,6 +184,7 @@ impl Shard {
         if let Some(realm) = self.realm_mut(realm) {
             realm.log_bytes += ct_bytes;
         }
+        self.metrics.log_bytes.add(ct_bytes);
         let track = self.config.group_backlog_bytes.is_some();
         let group = &mut self.groups[slot as usize];
         let seq = add_to_run(group, &envelope, wall_ms, conn);
@@ -366,6 +380,7 @@ impl Shard {
             }
             realm.log_bytes = after;
         }
+        self.metrics.log_bytes.add(body.len() as u64);
         let Loaded::Warm(index) = &mut self.groups[slot as usize].handshakes else {
             return Ok(());
         };
@@ -458,6 +473,7 @@ impl Shard {
             Ok(()) => self.batch_committed(batch, fx),
             Err(error) => self.batch_failed(batch, error, fx),
         }
+        self.load_deferred(fx);
     }
 
     fn batch_committed<E: Effects>(&mut self, batch: Batch, fx: &mut E) {
@@ -484,6 +500,13 @@ impl Shard {
         for conn in batch.waiting {
             self.flush_owed(conn, fx);
         }
+        // Whoever waits for an open batch that holds nothing repeated what was under way: that is durable now.
+        if self.ingest.open.is_empty() && !self.ingest.open.waiting.is_empty() {
+            self.ingest.ended += 1;
+            for conn in std::mem::take(&mut self.ingest.open.waiting) {
+                self.flush_owed(conn, fx);
+            }
+        }
     }
 
     /// Takes back what the store did not keep, and everything decided on top of it: the open batch may hold
@@ -492,15 +515,19 @@ impl Shard {
         self.metrics.commits_failed.add(1);
         tracing::warn!(%error, "a commit failed");
         let open = std::mem::take(&mut self.ingest.open);
+        let durable_to = self.ingest.ended;
         self.ingest.ended += 2; // the failed batch, and the open one whose number was the next
-        let unknown = error != StoreError::NotCommitted;
-        let mut realms: Vec<u32> = Vec::new();
+        // Only what was handed to the store can have an unknown outcome.
+        let unknown: Vec<u32> = match error {
+            StoreError::NotCommitted => Vec::new(),
+            _ => failed.usage.iter().map(|(slot, _)| *slot).collect(),
+        };
         for batch in [failed, open] {
             for &(slot, bytes) in &batch.usage {
-                realms.push(slot);
                 if let Some(realm) = self.realm_mut(slot) {
                     realm.log_bytes -= bytes;
                 }
+                self.metrics.log_bytes.sub(bytes);
             }
             for slot in batch
                 .groups
@@ -526,26 +553,22 @@ impl Shard {
                 }
             }
             for conn in batch.waiting {
-                self.fail_waiting(conn, fx);
+                self.fail_waiting(conn, durable_to, fx);
             }
         }
-        if unknown {
-            realms.sort_unstable();
-            realms.dedup();
-            for slot in realms {
-                self.drop_realm(slot, fx);
-            }
+        for slot in unknown {
+            self.drop_realm(slot, fx);
         }
     }
 
-    /// Whatever this connection was owed after a commit becomes `retry/backpressure`.
-    fn fail_waiting<E: Effects>(&mut self, conn: ConnId, fx: &mut E) {
-        let refusal = super::jittered(Code::Backpressure.into(), self.now.mono_ms);
+    /// Whatever this connection was owed after a batch later than `durable_to` becomes `retry/backpressure`.
+    pub(super) fn fail_waiting<E: Effects>(&mut self, conn: ConnId, durable_to: u64, fx: &mut E) {
+        let refusal = self.jittered(Code::Backpressure.into());
         let Some(session) = self.session(conn) else { return };
         let mut errors = 0;
         for owed in &mut session.owed {
             if let Owed::Ack { batch, .. } | Owed::After { batch, .. } = owed
-                && *batch != 0
+                && *batch > durable_to
             {
                 *owed = Owed::Ready(message::refusal(&refusal));
                 errors += 1;

@@ -126,13 +126,29 @@ type Records = Vec<(Vec<u8>, Bytes)>;
 pub(crate) struct RealmSlot {
     id: RealmId,
     state: RealmState,
+    /// It was given up while one of its control operations was under way: not read again before the answer.
+    is_committing: bool,
+    /// It was given up while this batch was under way with something of it: not read again before its end.
+    after_batch: u64,
+}
+
+impl RealmSlot {
+    fn new(id: RealmId) -> Self {
+        Self {
+            id,
+            state: RealmState::Absent,
+            is_committing: false,
+            after_batch: 0,
+        }
+    }
 }
 
 enum RealmState {
     /// Not in memory.
     Absent,
-    /// Being read: its records, its byte count, and who waits.
+    /// Being read, or to be read once the store has settled: its records, its byte count, and who waits.
     Loading {
+        asked: bool,
         records: Option<Records>,
         usage: Option<u64>,
         waiters: Vec<Waiter>,
@@ -213,6 +229,10 @@ pub struct Shard {
     /// Connections whose parked frame is to be handled again.
     retry: Vec<ConnId>,
     timers: BinaryHeap<Reverse<(u64, ConnId)>>,
+    /// Realms to load as soon as nothing of them is under way any more.
+    deferred: Vec<u32>,
+    /// Counts the refusals that carry a spread interval.
+    jitter: u64,
     /// Realms to load before anybody asks: those whose founder may come back after a restart.
     preload: Vec<RealmId>,
     next_sweep_ms: u64,
@@ -261,6 +281,8 @@ impl Shard {
             next_gather: 0,
             retry: Vec::new(),
             timers: BinaryHeap::new(),
+            deferred: Vec::new(),
+            jitter: secret,
             preload,
             next_sweep_ms: SWEEP_MS,
             secret,
@@ -448,9 +470,19 @@ impl Shard {
     }
 
     fn refuse<E: Effects>(&mut self, conn: ConnId, refusal: impl Into<Refusal>, fx: &mut E) {
-        let refusal = jittered(refusal.into(), self.now.mono_ms);
+        let refusal = self.jittered(refusal.into());
         self.count_error(refusal.code);
         self.reply(conn, message::refusal(&refusal), fx);
+    }
+
+    /// `retry/*` carries 1 to 5 seconds, spread so that clients don't all come back at once (04 decision 6).
+    fn jittered(&mut self, refusal: Refusal) -> Refusal {
+        if refusal.code.class() != drover_wire::error::Class::Retry || refusal.retry_after_s != 0 {
+            return refusal;
+        }
+        self.jitter = self.jitter.wrapping_add(1);
+        let spread = self.jitter.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        refusal.after(1 + (spread % 5) as u32)
     }
 
     fn count_error(&self, code: Code) {
@@ -539,7 +571,10 @@ impl Shard {
             return;
         }
         let Some(session) = self.session(conn) else { return };
-        session.stalled_ms = None;
+        // A replay that waits for room goes on waiting.
+        if progress || !matches!(session.waiting, Waiting::Replay(_)) {
+            session.stalled_ms = None;
+        }
         if session.owed.is_empty() {
             if session.owed.capacity() > 64 {
                 session.owed = VecDeque::new();
@@ -572,12 +607,15 @@ impl Shard {
         if let Some(session) = self.session(conn) {
             session.waiting = Waiting::No;
             self.reply(conn, out, fx);
+            if self.draining {
+                return self.fail_over(conn, fx);
+            }
             self.update_flow(conn, fx);
         }
     }
 
     fn answered_refusal<E: Effects>(&mut self, conn: ConnId, refusal: Refusal, fx: &mut E) {
-        let refusal = jittered(refusal, self.now.mono_ms);
+        let refusal = self.jittered(refusal);
         self.count_error(refusal.code);
         self.answered(conn, message::refusal(&refusal), fx);
     }
@@ -721,10 +759,13 @@ impl Shard {
         let loaded = self.loaded(group, kind);
         match loaded {
             Loaded::Warm(_) => return true,
-            Loaded::Loading(waiters) => waiters.push(conn),
+            // A frame handled again for another reason waits already.
+            Loaded::Loading { waiters, .. } if waiters.contains(&conn) => {}
+            Loaded::Loading { waiters, .. } => waiters.push(conn),
             Loaded::Cold => {
-                *loaded = Loaded::Loading(vec![conn]);
                 let ticket = self.ticket(Pending::Index { group, kind });
+                let waiters = vec![conn];
+                *self.loaded(group, kind) = Loaded::Loading { ticket, waiters };
                 fx.store(ticket, StoreRequest::Index(StreamId { kind, group: id }));
             }
         }
@@ -753,7 +794,7 @@ impl Shard {
         match (self.pending.remove(&ticket), answer) {
             (Some(Pending::Batch), StoreAnswer::Append(result)) => self.batch_done(result, fx),
             (Some(Pending::Index { group, kind }), StoreAnswer::Index(result)) => {
-                self.index_read(group, kind, result, fx);
+                self.index_read(ticket, group, kind, result, fx);
             }
             (Some(Pending::Load { realm }), StoreAnswer::Load(result)) => {
                 self.realm_read(realm, result.map(|r| (Some(r), None)), fx);
@@ -782,6 +823,7 @@ impl Shard {
 
     fn index_read<E: Effects>(
         &mut self,
+        asked: Ticket,
         group: u32,
         kind: StreamKind,
         result: Result<Vec<drover_storage::log::IndexEntry>, StoreError>,
@@ -790,9 +832,9 @@ impl Shard {
         let secret = self.secret;
         let loaded = self.loaded(group, kind);
         let waiters = match std::mem::take(loaded) {
-            Loaded::Loading(waiters) => waiters,
+            Loaded::Loading { ticket, waiters } if ticket == asked => waiters,
             other => {
-                *loaded = other; // the realm was dropped and loaded again meanwhile
+                *loaded = other; // the realm was dropped meanwhile, and perhaps loaded again
                 return;
             }
         };
@@ -807,7 +849,10 @@ impl Shard {
             }
             Err(_) => {
                 for conn in waiters {
-                    self.answered_refusal(conn, Code::Backpressure.into(), fx);
+                    let waits = |s: &mut Session| matches!(s.waiting, Waiting::Parked(_));
+                    if self.session(conn).is_some_and(waits) {
+                        self.answered_refusal(conn, Code::Backpressure.into(), fx);
+                    }
                 }
             }
         }
@@ -828,10 +873,7 @@ impl Shard {
             Some(&slot) => slot,
             None => {
                 let slot = self.realms.len() as u32;
-                self.realms.push(RealmSlot {
-                    id: id.clone(),
-                    state: RealmState::Absent,
-                });
+                self.realms.push(RealmSlot::new(id.clone()));
                 self.realm_slots.insert(id.clone(), slot);
                 slot
             }
@@ -839,16 +881,42 @@ impl Shard {
         let state = &mut self.realms[slot as usize].state;
         if matches!(state, RealmState::Absent) {
             *state = RealmState::Loading {
+                asked: false,
                 records: None,
                 usage: None,
                 waiters: Vec::new(),
             };
-            let load = self.ticket(Pending::Load { realm: slot });
-            fx.store(load, StoreRequest::Load(id.clone()));
-            let usage = self.ticket(Pending::Usage { realm: slot });
-            fx.store(usage, StoreRequest::Usage(id.clone()));
+            self.load(slot, fx);
         }
         slot
+    }
+
+    /// Asks the store for a realm, but not while something of it is under way: what is read must be all there is.
+    fn load<E: Effects>(&mut self, slot: u32, fx: &mut E) {
+        let done = self.ingest.done();
+        let place = &mut self.realms[slot as usize];
+        let RealmState::Loading {
+            asked: asked @ false, ..
+        } = &mut place.state
+        else {
+            return;
+        };
+        if place.is_committing || place.after_batch > done {
+            self.deferred.push(slot);
+            return;
+        }
+        *asked = true;
+        let id = place.id.clone();
+        let load = self.ticket(Pending::Load { realm: slot });
+        fx.store(load, StoreRequest::Load(id.clone()));
+        let usage = self.ticket(Pending::Usage { realm: slot });
+        fx.store(usage, StoreRequest::Usage(id));
+    }
+
+    fn load_deferred<E: Effects>(&mut self, fx: &mut E) {
+        for slot in std::mem::take(&mut self.deferred) {
+            self.load(slot, fx);
+        }
     }
 
     /// Serves `waiter` now if the realm is in memory, else once it is.
@@ -871,6 +939,7 @@ impl Shard {
             records,
             usage,
             waiters,
+            ..
         } = &mut place.state
         else {
             return;
@@ -933,7 +1002,7 @@ impl Shard {
             Waiter::Finish { conn } if is_there => self.finish_auth(conn, fx),
             Waiter::Finish { conn } => self.fail(conn, down(), CloseReason::Protocol, fx),
             Waiter::Remote { origin, request } if is_there => self.serve_request(slot, origin, request, fx),
-            Waiter::Remote { origin, .. } => self.send_answer(origin, Err(down()), fx),
+            Waiter::Remote { origin, request } => self.send_answer(origin, control::unread(&request), fx),
             Waiter::Operator(operator) => self.serve_operator(slot, operator, is_there, fx),
         }
     }
@@ -941,17 +1010,30 @@ impl Shard {
     /// The store's answer about this realm is unknown: forget it, end its connections, load it again on next use
     /// (decisions.md 47).
     fn drop_realm<E: Effects>(&mut self, slot: u32, fx: &mut E) {
+        if !matches!(self.realms[slot as usize].state, RealmState::Ready(_)) {
+            return;
+        }
         let conns: Vec<ConnId> = self
             .connections()
             .filter(|(_, s)| s.realm == Some(slot))
             .map(|(c, _)| c)
             .collect();
+        // What is under way is acknowledged if it becomes durable; the open batch loses what it has of this realm.
+        let under_way = self.ingest.open_number() - 1;
         for conn in conns {
+            self.fail_waiting(conn, under_way, fx);
             self.fail(conn, Code::Failover.into(), CloseReason::Shutdown, fx);
         }
-        if let RealmState::Ready(realm) =
-            std::mem::replace(&mut self.realms[slot as usize].state, RealmState::Absent)
-        {
+        let groups = &self.groups;
+        let involved = self
+            .ingest
+            .forget(slot, |group| groups[group as usize].realm == slot);
+        let place = &mut self.realms[slot as usize];
+        if involved {
+            place.after_batch = under_way;
+        }
+        if let RealmState::Ready(realm) = std::mem::replace(&mut place.state, RealmState::Absent) {
+            place.is_committing = realm.busy;
             self.metrics.log_bytes.sub(realm.log_bytes);
             for op in realm.ops {
                 op.abandon(self, fx);
@@ -1032,18 +1114,22 @@ impl Shard {
     fn deadline<E: Effects>(&mut self, conn: ConnId, fx: &mut E) {
         let now = self.now.mono_ms;
         let (handshake_ms, idle_ms) = (self.config.handshake_timeout_ms, self.config.idle_timeout_ms);
-        let Some(session) = self.session(conn) else { return };
-        let late = Refusal::plain(Code::RateLimited).after(5);
-        let mut next = u64::MAX;
+        let stalled = |s: &mut Session| s.stalled_ms;
         // Closed sessions too: their last frames may wait for a peer that reads no more.
-        if let Some(since) = session.stalled_ms {
-            if now >= since + STALL_MS {
+        if let Some(since) = self.session(conn).and_then(stalled)
+            && now >= since + STALL_MS
+        {
+            // It may have read too little for the transport to tell.
+            self.room(conn, fx);
+            if self.session(conn).and_then(stalled) == Some(since) {
                 self.detach(conn);
                 fx.close(conn, CloseHow::Flush, CloseReason::SlowReader);
                 return;
             }
-            next = since + STALL_MS;
         }
+        let Some(session) = self.session(conn) else { return };
+        let late = Refusal::plain(Code::RateLimited).after(5);
+        let mut next = session.stalled_ms.map_or(u64::MAX, |since| since + STALL_MS);
         match session.state {
             State::Closed => {}
             State::Fresh | State::Challenged | State::Judging => {
@@ -1149,21 +1235,14 @@ impl Shard {
 
     /// Tells a client to come back elsewhere or later; what it is owed leaves first (02 decision 14).
     fn fail_over<E: Effects>(&mut self, conn: ConnId, fx: &mut E) {
-        if self.session(conn).is_some_and(|s| s.state != State::Closed) {
+        // A request being worked on is answered first; that comes back here.
+        let is_due = |s: &mut Session| s.state != State::Closed && !matches!(s.waiting, Waiting::Working);
+        if self.session(conn).is_some_and(is_due) {
             self.detach(conn);
             self.refuse(conn, Code::Failover, fx);
             self.close_when_flushed(conn, CloseHow::Restart, CloseReason::Shutdown, fx);
         }
     }
-}
-
-/// `retry/*` carries 1 to 5 seconds, spread so that clients don't all come back at once (04 decision 6).
-fn jittered(refusal: Refusal, mono_ms: u64) -> Refusal {
-    if refusal.code.class() == drover_wire::error::Class::Retry && refusal.retry_after_s == 0 {
-        let spread = mono_ms.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-        return refusal.after(1 + (spread % 5) as u32);
-    }
-    refusal
 }
 
 fn flow_of(session: &Session) -> Flow {

@@ -65,6 +65,7 @@ impl Shard {
             incoming,
             answer,
             asked,
+            bytes_max: bytes,
         };
         if round.asked.is_empty() || bytes == 0 {
             self.finish_recon(conn, round, &[], fx);
@@ -118,18 +119,25 @@ impl Shard {
                 self.was_sent(conn, slot, record.seq, record.seq);
             }
         }
-        // Up to the last one sent everything is settled: what the store lacked of it is gone for good.
-        let settled = sent
-            .last()
-            .and_then(|last| round.asked.iter().position(|&seq| seq == last.seq))
-            .map_or(0, |at| at + 1);
+        // Up to the last one sent everything is settled: what the store lacked of it is gone for good. If the store
+        // was not cut short, so is what it lacked behind that.
+        let read: usize = records.iter().map(|r| r.bytes.len()).sum();
+        let settled = if fits == records.len() && read < round.bytes_max {
+            round.asked.len()
+        } else {
+            sent.last()
+                .and_then(|last| round.asked.iter().position(|&seq| seq == last.seq))
+                .map_or(0, |at| at + 1)
+        };
         let group = &self.groups[slot as usize];
         let id = group.id;
-        if let Loaded::Warm(index) = &group.envelopes {
-            let unsent = round.answer.owed.split_off(settled);
-            if !unsent.is_empty() {
-                recon::reopen(&mut round.answer, index.durable(), &round.incoming, &unsent);
-            }
+        let unsent = round.answer.owed.split_off(settled);
+        if !unsent.is_empty() {
+            let Loaded::Warm(index) = &group.envelopes else {
+                // The index went while the envelopes were read: a span with ids still owed can't be reopened.
+                return self.answered_refusal(conn, Code::Backpressure.into(), fx);
+            };
+            recon::reopen(&mut round.answer, index.durable(), &round.incoming, &unsent);
         }
         let mut payload = Vec::new();
         recon::encode(&round.answer.ranges, &mut payload);

@@ -214,12 +214,8 @@ impl Shard {
                             }
                             self.set_phase(conn, Phase::CatchUp { above: head });
                         }
-                        None => self.set_phase(
-                            conn,
-                            Phase::CatchUp {
-                                above: head.max(from_seq.saturating_sub(1)),
-                            },
-                        ),
+                        // The cursor bounds the backfill alone: what is committed from now on is live.
+                        None => self.set_phase(conn, Phase::CatchUp { above: head }),
                     }
                     continue;
                 }

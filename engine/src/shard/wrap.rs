@@ -107,6 +107,9 @@ impl Shard {
         fx: &mut E,
     ) {
         let (slot, wall_ms) = (wrapping.realm, self.now.wall_ms);
+        if self.is_given_up(slot, Some(wrapping.origin), fx) {
+            return;
+        }
         let stored = values.and_then(|mut v| match v.pop().flatten() {
             Some(bytes) => records::get::<WrapSlot>(&bytes).map(Some),
             None => Ok(None),

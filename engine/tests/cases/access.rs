@@ -64,17 +64,27 @@ fn query_answers_salt_and_head() {
     let c = w.open();
     w.reserve(c, &minted, &minted.code.clone(), [1; 16], &founder);
     w.auth(c, &founder, &[group(1)]);
-    let Got::Access(body) = w.ask1(c, access(&[])) else { panic!() };
-    assert_eq!((body.len(), &body[..3], body[35]), (36, &[0x82, 0x58, 0x20][..], 0xf6));
+    let Got::Access(body) = w.ask1(c, access(&[])) else {
+        panic!()
+    };
+    assert_eq!(
+        (body.len(), &body[..3], body[35]),
+        (36, &[0x82, 0x58, 0x20][..], 0xf6)
+    );
     let salt = w.state(c).salt;
     let set = Draft::genesis(&salt, &[&founder], &[&Device::new(2)], &[]).by(&founder);
     w.publish(c, &set);
-    let Got::Access(body) = w.ask1(c, access(&[])) else { panic!() };
+    let Got::Access(body) = w.ask1(c, access(&[])) else {
+        panic!()
+    };
     assert_eq!(body.len(), 71);
     assert_eq!(w.state(c).head, Some((0, set.digest())));
     let two = w.found_by("ws:two", &Device::new(3), &Device::new(4), &[], &[group(2)]);
     let c = w.login(&two.founder, &[group(1), group(2)]);
-    assert_eq!((w.state(c).salt, w.state(c).head), (two.salt, Some((0, two.head.digest()))));
+    assert_eq!(
+        (w.state(c).salt, w.state(c).head),
+        (two.salt, Some((0, two.head.digest())))
+    );
 }
 
 /// W05.5: a genesis that is not one: each rule with its code, none with a digest; the session stays usable.
@@ -93,7 +103,10 @@ fn genesis_rules() {
         (good().with(|s| s.version = 1).by(&founder), DENIED),
         (good().with(|s| s.prev_hash = Hash([1; 32])).by(&founder), DENIED),
         (good().by(&recovery), DENIED),
-        (good().with(|s| s.pending = vec![EntryHash([1; 32])]).by(&founder), DENIED),
+        (
+            good().with(|s| s.pending = vec![EntryHash([1; 32])]).by(&founder),
+            DENIED,
+        ),
         (forged, Code::NoncanonicalCbor),
         // Version is judged before the signature, the signature before pending.
         (
@@ -111,8 +124,18 @@ fn genesis_rules() {
             Code::NoncanonicalCbor,
         ),
         // An authorizer or recovery key that is no entry.
-        (good().with(|s| s.entries.retain(|e| *e != founder.entry(&salt))).by(&founder), DENIED),
-        (good().with(|s| s.entries.retain(|e| *e != recovery.entry(&salt))).by(&founder), DENIED),
+        (
+            good()
+                .with(|s| s.entries.retain(|e| *e != founder.entry(&salt)))
+                .by(&founder),
+            DENIED,
+        ),
+        (
+            good()
+                .with(|s| s.entries.retain(|e| *e != recovery.entry(&salt)))
+                .by(&founder),
+            DENIED,
+        ),
     ] {
         assert_eq!(w.publish(c, &set), refused(code));
     }
@@ -130,7 +153,8 @@ fn genesis_rules() {
 #[test]
 fn only_the_seats_device_founds() {
     let mut w = World::new();
-    let (founder, other, recovery, minted) = (Device::new(1), Device::new(5), Device::new(2), w.mint("ws:one"));
+    let (founder, other, recovery, minted) =
+        (Device::new(1), Device::new(5), Device::new(2), w.mint("ws:one"));
     let c = w.open();
     w.reserve(c, &minted, &minted.code.clone(), [1; 16], &founder);
     w.auth(c, &founder, &[group(1)]);
@@ -218,7 +242,10 @@ fn successor_continues_the_chain() {
     let next = ws.next().by(&ws.founder);
     w.accept(admin, &mut ws, next);
     // An authorizer that is no entry is judged before the chain's position (05 §7.1).
-    let set = ws.next().with(|s| s.authorizers.push(stranger.public())).by(&ws.founder);
+    let set = ws
+        .next()
+        .with(|s| s.authorizers.push(stranger.public()))
+        .by(&ws.founder);
     assert_eq!(w.publish(admin, &set), denied_at(&ws));
 }
 
@@ -232,7 +259,10 @@ fn bad_bytes_leave_the_session_usable() {
     assert_eq!(w.publish(admin, &forged), refused(Code::NoncanonicalCbor));
     let whole = ws.next().by(&ws.founder).encode();
     for cut in [1, whole.len() / 2, whole.len() - 1] {
-        assert_eq!(w.ask1(admin, access(&whole[..cut])), refused(Code::MalformedHeader));
+        assert_eq!(
+            w.ask1(admin, access(&whole[..cut])),
+            refused(Code::MalformedHeader)
+        );
     }
     let trailing = [&whole[..], &[0]].concat();
     assert_eq!(w.ask1(admin, access(&trailing)), refused(Code::MalformedHeader));
@@ -267,7 +297,8 @@ fn list_rules() {
         shape(&|s| s.recovery.clear()),
         shape(&|s| s.pending = vec![EntryHash([2; 32]), EntryHash([1; 32])]),
         shape(&|s| {
-            s.entries.extend((0..4097u64).map(|n| EntryHash(Hash::of(&[&n.to_be_bytes()]).0)));
+            s.entries
+                .extend((0..4097u64).map(|n| EntryHash(Hash::of(&[&n.to_be_bytes()]).0)));
             s.entries.sort_unstable();
         }),
         shape(&|s| s.quorum = quorum(1, Vec::new())),
@@ -282,7 +313,8 @@ fn list_rules() {
         .next()
         .with(|s| {
             let more = 4096 - s.entries.len() as u64;
-            s.entries.extend((0..more).map(|n| EntryHash(Hash::of(&[&n.to_be_bytes()]).0)));
+            s.entries
+                .extend((0..more).map(|n| EntryHash(Hash::of(&[&n.to_be_bytes()]).0)));
         })
         .by(&ws.founder);
     assert_eq!(w.publish(admin, &full), Got::Access(full.digest().0.to_vec()));
@@ -423,7 +455,11 @@ fn probation_is_a_leash() {
     let refused_now = unpinned.by(&device);
     assert_eq!(w.publish(c, &refused_now), denied_at(&ws));
     w.set_wall(EPOCH_MS + 400 * 86_400_000);
-    assert_eq!(w.publish(c, &refused_now), denied_at(&ws), "no time clears a probation");
+    assert_eq!(
+        w.publish(c, &refused_now),
+        denied_at(&ws),
+        "no time clears a probation"
+    );
     let shed = ws
         .next()
         .with(|s| s.authorizers.retain(|k| *k != ws.founder.public()))
@@ -451,7 +487,11 @@ fn probation_is_a_leash() {
     let set = ws.removing(&[&lost]).by(&device);
     w.accept(c, &mut ws, set);
     let still = ws.removing(&[&member]).by(&device);
-    assert_eq!(w.publish(c, &still), denied_at(&ws), "its own plain set clears nothing");
+    assert_eq!(
+        w.publish(c, &still),
+        denied_at(&ws),
+        "its own plain set clears nothing"
+    );
     // An authorizer without probation confirms it.
     w.restart();
     let (admin, c) = (w.login(&ws.founder.clone(), &[group(1)]), {
@@ -459,7 +499,11 @@ fn probation_is_a_leash() {
         w.login(&device, &[group(1)])
     });
     let still = ws.removing(&[&member]).by(&device);
-    assert_eq!(w.publish(c, &still), denied_at(&ws), "the leash survives a restart");
+    assert_eq!(
+        w.publish(c, &still),
+        denied_at(&ws),
+        "the leash survives a restart"
+    );
     let set = ws.next().by(&ws.founder);
     w.accept(admin, &mut ws, set);
     let set = ws.removing(&[&member]).by(&device);
@@ -553,7 +597,10 @@ fn revoked_device_keeps_no_socket() {
     assert_eq!(w.got(sockets[0]), [], "subscriptions end at once");
     assert!(!w.admits(&victim, &[group(1)]));
     let new = w.store.appended_records() - before;
-    assert!(new <= 2, "only what came before the commit and what the admin sent: {new}");
+    assert!(
+        new <= 2,
+        "only what came before the commit and what the admin sent: {new}"
+    );
 }
 
 /// W05.13: so does one whose outbound queue is full; what waited for it is dropped. W02.5
@@ -697,7 +744,10 @@ fn read_only_refuses_publications() {
     let c = w.open();
     let got = only(w.auth(c, &ws.founder, &[group(1)]));
     assert!(matches!(got, Got::AuthAck { write_mode: 1, .. }));
-    assert_eq!(w.publish(c, &ws.next().by(&ws.founder)), refused(Code::ServiceReadOnly));
+    assert_eq!(
+        w.publish(c, &ws.next().by(&ws.founder)),
+        refused(Code::ServiceReadOnly)
+    );
     assert_eq!(w.state(c).head, Some((0, ws.head.digest())));
 }
 
@@ -735,7 +785,11 @@ fn unknown_publication_is_read_back() {
         assert!(!w.is_open(admin) && !w.is_open(c));
         assert_eq!(w.admits(&victim, &[group(1)]), !kept);
         let admin = w.login(&ws.founder, &[group(1)]);
-        let head = if kept { (1, set.digest()) } else { (0, ws.head.digest()) };
+        let head = if kept {
+            (1, set.digest())
+        } else {
+            (0, ws.head.digest())
+        };
         assert_eq!(w.state(admin).head, Some(head));
     }
 }

@@ -44,8 +44,8 @@ const SEPARATE_BYTES: u32 = 8 * 1024;
 /// Scans read whole pages; a larger block costs a point read little and saves a page of 255 records most of its reads.
 const BLOCK_BYTES: u32 = 16 * 1024;
 /// How much of a keyspace waits in memory, and so how much of the journal must be replayed after a crash: about
-/// 5.5 µs a record.
-const MEMTABLE_BYTES: u64 = 64 << 20;
+/// 5.5 µs a record. Two of them may be in memory at once, the full one being written out.
+const MEMTABLE_BYTES: u64 = 32 << 20;
 /// All journals together; reached only if one keyspace is written much less than the other.
 const JOURNAL_BYTES_MAX: u64 = 192 << 20;
 /// Blocks kept in memory. Pages of a replay are read once by each device that was away, often close together.

@@ -161,17 +161,22 @@ impl<'a> Frame<'a> {
 
 fn connect<'a>(r: &mut Reader<'a>) -> Result<Frame<'a>, DecodeError> {
     r.array_of(3)?;
-    let version = r.u16()?;
-    if version == 0 {
-        // 01 decision 11: says what this relay could have offered.
-        let refusal = Refusal::plain(Code::ProtocolUnsupported).with(Detail::Version(PROTOCOL_VERSION));
-        return Err(DecodeError::closing(refusal));
-    }
     Ok(Frame::Connect {
-        version,
+        version: offer(r)?,
         groups: List32::read(r)?,
         sent_at_ms: r.uint()?,
     })
+}
+
+/// The version a client offers, in either form of CONNECT.
+pub(crate) fn offer(r: &mut Reader<'_>) -> Result<u16, DecodeError> {
+    match r.u16()? {
+        // 01 decision 11: says what this relay could have offered.
+        0 => Err(DecodeError::closing(
+            Refusal::plain(Code::ProtocolUnsupported).with(Detail::Version(PROTOCOL_VERSION)),
+        )),
+        version => Ok(version),
+    }
 }
 
 fn connect_ack<'a>(r: &mut Reader<'a>) -> Result<Frame<'a>, DecodeError> {

@@ -39,7 +39,7 @@ impl<'a> List32<'a> {
         })
     }
 
-    pub(super) fn read(r: &mut Reader<'a>) -> Result<Self, Error> {
+    pub(crate) fn read(r: &mut Reader<'a>) -> Result<Self, Error> {
         let count = r.array()?;
         let elements = r.rest();
         for _ in 0..count {
@@ -48,7 +48,7 @@ impl<'a> List32<'a> {
         Ok(Self(&elements[..elements.len() - r.rest().len()]))
     }
 
-    pub(super) fn write(&self, w: &mut Writer<&mut Vec<u8>>) {
+    pub(crate) fn write(&self, w: &mut Writer<&mut Vec<u8>>) {
         w.array(self.len()).raw(self.0);
     }
 }

@@ -8,7 +8,9 @@ use drover_wire::access::AccessSet;
 use drover_wire::envelope::Envelope;
 use drover_wire::frame::{Frame, List32Buf};
 use drover_wire::invite::Record;
-use drover_wire::{join, recon};
+use drover_wire::map::MapFrame;
+use drover_wire::retention::Policy;
+use drover_wire::{blob, drop, invite_admin, join, recon};
 
 use crate::support::{AB, ZERO, bytes, encoded};
 
@@ -80,6 +82,29 @@ fn frames_and_envelopes_are_decoded_without_allocation() {
     assert_eq!(cost, 0);
 }
 
+/// The same of a SEND as a map.
+#[test]
+fn a_map_send_is_decoded_without_allocating() {
+    let ct = vec![7; 1 << 20];
+    let mut send = Vec::new();
+    MapFrame::Send(Envelope {
+        v: 1,
+        enc: 1,
+        group: AB,
+        epoch: 7,
+        seq: 0,
+        ts_ms: 0,
+        hash: ZERO,
+        ct: &ct,
+    })
+    .encode(&mut send);
+    let (cost, borrows) = allocated(|| match MapFrame::decode(&send) {
+        Ok(MapFrame::Send(envelope)) => send.as_ptr_range().contains(&envelope.ct.as_ptr()),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!((cost, borrows), (0, true));
+}
+
 #[test]
 fn ct_is_a_slice_of_the_message() {
     let mut message = Vec::new();
@@ -104,11 +129,17 @@ const HEAD: &str = "5820 00*32 00 5820 00*32 00";
 /// Offers `body` to everything with lists in it: nothing accepts it, and what each keeps of an element is never more
 /// than twelve times its encoding (a skipped range: 4 bytes become 48), nor more than what is there.
 fn refused_within_bounds(case: &str, body: &[u8]) {
-    let decoders: [fn(&[u8]) -> bool; 4] = [
+    let decoders: [fn(&[u8]) -> bool; 10] = [
         |body| AccessSet::decode(body).is_ok(),
         |body| Record::decode(body).is_ok(),
         |body| recon::decode(body).is_ok(),
         |body| join::Response::decode(1, body).is_some(),
+        |body| invite_admin::Response::decode(body).is_ok(),
+        |body| blob::Request::decode(body).is_ok(),
+        |body| blob::Response::decode(body).is_ok(),
+        |body| drop::Request::decode(body).is_ok(),
+        |body| Policy::decode(body).is_ok(),
+        |body| MapFrame::decode(body).is_ok(),
     ];
     for decoder in decoders {
         let (cost, accepted) = allocated(|| decoder(body));
@@ -150,6 +181,15 @@ fn no_count_or_length_allocates_more_than_the_input_can_hold() {
             format!("8b {HEAD} 80 80 80 8301 80 {oversized} 825820 00*32 5840 00*64"),
             format!("8c 50 00*16 5820 00*32 5820 00*32 00 00 01 5820 00*32 {oversized} 5820 00*32"),
             format!("8201 {oversized} 835820 00*32 0040"),
+            format!("8202 {oversized} 87 50 00*16 00 00 00 00 00 44 6c697665"),
+            format!("8207 86 5820 00*32 00 01 f6 {oversized} 5820 00*32"),
+            format!("8204 82 40 {oversized} 82 00 40"),
+            format!("8208 87 5820 00*32 00 00 00 00 81 5820 00*32 {oversized} 82 5820 00*32 5840 00*64"),
+            format!("820a 81 {oversized} 82 40 00"),
+            format!("8201 87 5820 00*32 5820 00*32 {oversized} 5820 00*32"),
+            format!("87 5820 00*32 00 00 00 00 {oversized} 5820 00*32"),
+            format!("a3 0001 0101 02 {oversized} 5820 00*32"),
+            format!("a3 0004 01 5820 00*32 02 {oversized} a3 0100 0201 03 5820 00*32"),
         ];
         for case in cases {
             refused_within_bounds(&case, &bytes(&case));
@@ -162,6 +202,12 @@ fn no_count_or_length_allocates_more_than_the_input_can_hold() {
         format!("8b {HEAD} 98fa 00*250"),
         format!("8b {HEAD} 80 80 80 83 01 80 98fa 00*250"),
         "8c 50 00*16 5820 00*32 5820 00*32 00 00 01 5820 00*32 98fa 00*250".to_owned(),
+        "82 02 98fa 00*250".to_owned(),
+        "82 04 82 40 98fa 00*250".to_owned(),
+        "82 0a 81 98fa 00*250".to_owned(),
+        "82 07 86 5820 00*32 00 01 f6 98fa 00*250".to_owned(),
+        "82 01 87 5820 00*32 5820 00*32 98fa 00*250".to_owned(),
+        "a3 0004 01 5820 00*32 02 98fa a3 00*249".to_owned(),
     ] {
         refused_within_bounds(&case, &bytes(&case));
     }

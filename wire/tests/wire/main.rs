@@ -4,14 +4,20 @@
 
 mod access;
 mod allocations;
+mod blobs;
 mod cbor;
+mod drops;
 mod envelopes;
 mod frames;
 mod invite_admin;
 mod invites;
 mod manifest;
+mod map_recon;
+mod map_refusals;
+mod maps;
 mod properties;
 mod recon;
+mod retention;
 mod support;
 mod wake;
 mod wraps;

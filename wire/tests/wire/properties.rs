@@ -1,14 +1,19 @@
 //! What holds for any bytes: encoding is the inverse of decoding both ways, and nothing panics.
 
+mod bodies;
+
 use drover_wire::access::{AccessSet, AccessState, Quorum};
-use drover_wire::cbor::Writer;
+use drover_wire::cbor::{Reader, Writer};
 use drover_wire::envelope::Envelope;
 use drover_wire::error::Code;
 use drover_wire::frame::{BytesListBuf, Frame, Keys, List32Buf, Wake};
 use drover_wire::id::{CallId, EntryHash, GroupId, Hash, PublicKey, Salt, Signature, Token};
 use drover_wire::invite::{Record, canonical_code};
 use drover_wire::join::{Bundle, Request, Response};
-use drover_wire::recon;
+use drover_wire::map::MapFrame;
+use drover_wire::retention::{Control, Destruction, Manifest, Policy, Resolution};
+use drover_wire::wrap::Wrap;
+use drover_wire::{blob, drop, invite_admin, recon};
 use proptest::prelude::*;
 
 use crate::support::encoded;
@@ -24,6 +29,7 @@ pub(crate) struct Parts {
     more: Vec<u8>,
     ids: Vec<[u8; 32]>,
     list32: List32Buf,
+    one_group: List32Buf,
     list: BytesListBuf,
 }
 
@@ -343,6 +349,7 @@ fn parts() -> impl Strategy<Value = Parts> {
             more,
             ids,
             list32,
+            one_group: [id].into_iter().collect(),
             list: blobs.iter().collect(),
         }
     })
@@ -370,7 +377,7 @@ fn damage(wire: &mut Vec<u8>, how: u8, place: usize, byte: u8) {
 type Codec = fn(&[u8]) -> Option<Vec<u8>>;
 
 /// All that can be decoded.
-fn codecs() -> [Codec; 12] {
+fn codecs() -> [Codec; 24] {
     fn response(step: u8, bytes: &[u8]) -> Option<Vec<u8>> {
         Response::decode(step, bytes).map(|response| response.encode())
     }
@@ -395,7 +402,33 @@ fn codecs() -> [Codec; 12] {
             recon::encode(&recon::decode(bytes).ok()?, &mut out);
             Some(out)
         },
+        |bytes| {
+            invite_admin::Request::decode(bytes)
+                .ok()
+                .map(|body| body.encode())
+        },
+        |bytes| {
+            invite_admin::Response::decode(bytes)
+                .ok()
+                .map(|body| body.encode())
+        },
+        |bytes| Wrap::decode(bytes).ok().map(|body| body.encode()),
+        |bytes| blob::Request::decode(bytes).ok().map(|body| body.encode()),
+        |bytes| blob::Response::decode(bytes).ok().map(|body| body.encode()),
+        |bytes| drop::Request::decode(bytes).ok().map(|body| body.encode()),
+        |bytes| drop::Answer::decode(bytes).ok().map(|body| body.encode()),
+        |bytes| Control::decode(bytes).ok().map(|record| record.encode()),
+        |bytes| Policy::decode(bytes).ok().map(|record| record.encode()),
+        |bytes| Destruction::decode(bytes).ok().map(|record| record.encode()),
+        |bytes| Resolution::decode(bytes).ok().map(|record| record.encode()),
+        |bytes| MapFrame::decode(bytes).ok().map(|frame| as_map(&frame)),
     ]
+}
+
+fn as_map(frame: &MapFrame<'_>) -> Vec<u8> {
+    let mut out = Vec::new();
+    frame.encode(&mut out);
+    out
 }
 
 /// Encodings of one of everything.
@@ -413,6 +446,20 @@ fn encodings(parts: &Parts) -> Vec<Vec<u8>> {
         parts.record().encode(),
     ]);
     all.extend((0..5).flat_map(|step| [parts.request(step).encode(), parts.response(step).encode()]));
+    all.extend(parts.invite_requests().map(|body| body.encode()));
+    all.extend(parts.invite_responses().map(|body| body.encode()));
+    all.extend(parts.blob_requests().map(|body| body.encode()));
+    all.extend(parts.blob_responses().map(|body| body.encode()));
+    all.extend(parts.drop_answers().map(|body| body.encode()));
+    all.extend([
+        parts.wrap().encode(),
+        parts.drop_request().encode(),
+        parts.control().encode(),
+        parts.policy().encode(),
+        parts.destruction().encode(),
+        parts.resolution().encode(),
+    ]);
+    all.extend(parts.map_frames().map(|frame| as_map(&frame)));
     all
 }
 
@@ -451,6 +498,51 @@ proptest! {
     }
 
     #[test]
+    fn decoding_bodies_and_maps_is_the_inverse_of_encoding(parts in parts()) {
+        for body in parts.invite_requests() {
+            let wire = body.encode();
+            prop_assert_eq!(invite_admin::Request::decode(&wire), Ok(body));
+        }
+        for body in parts.invite_responses() {
+            let wire = body.encode();
+            prop_assert_eq!(invite_admin::Response::decode(&wire), Ok(body));
+        }
+        let wire = parts.wrap().encode();
+        prop_assert_eq!(Wrap::decode(&wire), Ok(parts.wrap()));
+        for body in parts.blob_requests() {
+            let wire = body.encode();
+            prop_assert_eq!(blob::Request::decode(&wire), Ok(body));
+        }
+        for body in parts.blob_responses() {
+            let wire = body.encode();
+            prop_assert_eq!(blob::Response::decode(&wire), Ok(body));
+        }
+        prop_assert_eq!(drop::Request::decode(&parts.drop_request().encode()), Ok(parts.drop_request()));
+        for body in parts.drop_answers() {
+            prop_assert_eq!(drop::Answer::decode(&body.encode()), Ok(body));
+        }
+        prop_assert_eq!(Manifest::decode(&parts.manifest().encode()), Ok(parts.manifest()));
+        for frame in parts.map_frames() {
+            let wire = as_map(&frame);
+            prop_assert_eq!(MapFrame::decode(&wire), Ok(frame));
+        }
+    }
+
+    /// `skip` ends exactly behind the item, whatever follows.
+    #[test]
+    fn skipping_an_item_ends_behind_it(parts in parts(), tail in prop::collection::vec(any::<u8>(), 0..9)) {
+        for wire in encodings(&parts) {
+            let mut r = Reader::new(&wire);
+            prop_assert_eq!(r.skip(), Ok(()));
+            prop_assert!(r.rest().is_empty());
+            let longer = [&wire[..], &tail].concat();
+            let mut r = Reader::new(&longer);
+            prop_assert_eq!(r.skip(), Ok(()));
+            prop_assert_eq!(r.rest(), &tail[..]);
+        }
+    }
+
+    #[test]
     fn a_content_address_is_the_hash_of_the_items_alone(parts in parts()) {
         let envelope = parts.envelope();
         let mut preimage = Vec::new();
@@ -482,7 +574,8 @@ proptest! {
         text in any::<String>(),
     ) {
         let framed = if tag < 24 { vec![0x82, tag] } else { vec![0x82, 0x18, tag] };
-        for wire in [bytes.clone(), [&framed[..], &bytes].concat()] {
+        let mapped = [0xa2 + tag % 3, 0, tag % 9 + 1, 1];
+        for wire in [bytes.clone(), [&framed[..], &bytes].concat(), [&mapped[..], &bytes].concat()] {
             for codec in codecs() {
                 if let Some(again) = codec(&wire) {
                     prop_assert_eq!(&again, &wire);

@@ -26,6 +26,7 @@ use drover_storage::{RealmId, StoreError};
 use drover_wire::error::{Code, Refusal};
 use drover_wire::frame::Frame;
 use drover_wire::id::GroupId;
+use drover_wire::join as wire_join;
 
 /// The connection a control operation answers to, wherever it lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +54,23 @@ pub(crate) enum Answered {
 }
 
 pub(crate) type Answer = Result<Answered, Refusal>;
+
+/// The answer of a realm whose state can't be read: come again; an invite's record is simply not served (06 D11).
+pub(super) fn unread(request: &Request) -> Answer {
+    match request {
+        Request::Join { body, .. }
+            if matches!(
+                wire_join::Request::decode(body),
+                Some(wire_join::Request::Record { .. })
+            ) =>
+        {
+            Ok(Answered::Join(
+                wire_join::Response::Record { record: &[] }.encode(),
+            ))
+        }
+        _ => Err(Code::Backpressure.into()),
+    }
+}
 
 /// A control operation in line.
 #[derive(Debug)]
@@ -115,6 +133,27 @@ pub(crate) enum Step {
     Refreshed(Box<invites::Refreshing>),
     ClaimTag(Box<Wrapping>),
     Wrapped(Box<Wrapping>),
+}
+
+impl Step {
+    /// Who is answered.
+    fn origin(&self) -> Option<Origin> {
+        match self {
+            Step::Publish(committing) => Some(committing.publication.origin),
+            Step::Claim(judged) => Some(judged.publication.origin),
+            Step::Charge(charged) => Some(charged.reserve.origin),
+            Step::Refund(reserve, _) => Some(reserve.origin),
+            Step::Seat(seated) => Some(seated.reserve.origin),
+            Step::Keys(step) => step.origin(),
+            Step::Committed(committed) => Some(committed.commit.seat.origin),
+            Step::Parked(parked) => Some(parked.request.origin),
+            Step::RecordStored(creation) | Step::Created(creation) => Some(creation.origin),
+            Step::Revoked(revoked) => Some(revoked.origin),
+            Step::BundleStored(refreshing) | Step::Refreshed(refreshing) => Some(refreshing.origin),
+            Step::ClaimTag(wrapping) | Step::Wrapped(wrapping) => Some(wrapping.origin),
+            Step::Mint(_) => None,
+        }
+    }
 }
 
 impl Shard {
@@ -243,6 +282,24 @@ impl Shard {
         fx.store(ticket, StoreRequest::Commit(partition, batch));
     }
 
+    /// Whether the realm was given up while this step was under way. Nobody here knows what it was decided on any
+    /// more: who asked comes again, and the realm may be read now.
+    fn was_given_up<E: Effects>(&mut self, slot: u32, step: &Step, fx: &mut E) -> bool {
+        self.is_given_up(slot, step.origin(), fx)
+    }
+
+    /// The same for an operation that was still reading.
+    pub(super) fn is_given_up<E: Effects>(&mut self, slot: u32, origin: Option<Origin>, fx: &mut E) -> bool {
+        let given_up = std::mem::take(&mut self.realms[slot as usize].is_committing);
+        if given_up {
+            if let Some(origin) = origin {
+                self.send_answer(origin, Err(Code::Backpressure.into()), fx);
+            }
+            self.load_deferred(fx);
+        }
+        given_up
+    }
+
     pub(super) fn control_committed<E: Effects>(
         &mut self,
         slot: u32,
@@ -250,13 +307,16 @@ impl Shard {
         result: Result<Outcome, StoreError>,
         fx: &mut E,
     ) {
-        if let Some(realm) = self.realm_mut(slot) {
-            realm.busy = false;
-        }
         let step = match step {
             Step::Mint(minting) => return self.minted(slot, minting, result, fx),
             other => other,
         };
+        if self.was_given_up(slot, &step, fx) {
+            return;
+        }
+        if let Some(realm) = self.realm_mut(slot) {
+            realm.busy = false;
+        }
         match result {
             Ok(Outcome::Applied) => match step {
                 Step::Publish(committing) => self.published(slot, *committing, fx),
@@ -282,22 +342,7 @@ impl Shard {
                 }
             }
             Ok(Outcome::Refused) | Err(_) => {
-                let origin = match &step {
-                    Step::Publish(committing) => Some(committing.publication.origin),
-                    Step::Claim(judged) => Some(judged.publication.origin),
-                    Step::Charge(charged) => Some(charged.reserve.origin),
-                    Step::Refund(reserve, _) => Some(reserve.origin),
-                    Step::Seat(seated) => Some(seated.reserve.origin),
-                    Step::Keys(step) => step.origin(),
-                    Step::Committed(committed) => Some(committed.commit.seat.origin),
-                    Step::Parked(parked) => Some(parked.request.origin),
-                    Step::RecordStored(creation) | Step::Created(creation) => Some(creation.origin),
-                    Step::Revoked(revoked) => Some(revoked.origin),
-                    Step::BundleStored(refreshing) | Step::Refreshed(refreshing) => Some(refreshing.origin),
-                    Step::ClaimTag(wrapping) | Step::Wrapped(wrapping) => Some(wrapping.origin),
-                    Step::Mint(_) => None,
-                };
-                if let Some(origin) = origin {
+                if let Some(origin) = step.origin() {
                     self.send_answer(origin, Err(Code::Backpressure.into()), fx);
                 }
                 // A refused check means that memory and store differ: like an unknown outcome, load it again.
@@ -316,6 +361,9 @@ impl Shard {
         result: Result<Vec<RealmId>, StoreError>,
         fx: &mut E,
     ) {
+        if self.was_given_up(slot, &step, fx) {
+            return;
+        }
         if let Some(realm) = self.realm_mut(slot) {
             realm.busy = false;
         }

@@ -83,10 +83,7 @@ impl Shard {
             return slot;
         }
         let slot = self.realms.len() as u32;
-        self.realms.push(crate::shard::RealmSlot {
-            id: id.clone(),
-            state: crate::shard::RealmState::Absent,
-        });
+        self.realms.push(crate::shard::RealmSlot::new(id.clone()));
         self.realm_slots.insert(id.clone(), slot);
         slot
     }

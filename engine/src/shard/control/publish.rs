@@ -377,7 +377,10 @@ fn transparency(
         } = rotation;
         note("recovery", &[spent.0, successor.0, device.0]);
     } else if !acceptance.removed.is_empty() {
-        note("removal", &acceptance.removed.iter().map(|e| e.0).collect::<Vec<_>>());
+        note(
+            "removal",
+            &acceptance.removed.iter().map(|e| e.0).collect::<Vec<_>>(),
+        );
     }
     if !acceptance.cleared.is_empty() {
         let cleared: Vec<_> = acceptance.cleared.iter().map(|key| key.0).collect();
