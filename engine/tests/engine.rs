@@ -10,6 +10,7 @@ mod cases {
     mod admission;
     mod commits;
     mod joining;
+    mod retention;
     mod sending;
     mod slow;
     mod states;

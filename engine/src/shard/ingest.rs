@@ -171,6 +171,12 @@ impl Shard {
             );
             return Ok(());
         }
+        let frozen = self
+            .realm_mut(realm)
+            .and_then(|r| r.frozen_refusal(&envelope.group));
+        if let Some(refusal) = frozen {
+            return Err(refusal); // 12
+        }
         if self.ingest.open.bytes >= UNCOMMITTED_BYTES_MAX {
             return Err(Code::Backpressure.into());
         }

@@ -15,6 +15,7 @@ mod later;
 mod live;
 mod reconcile;
 mod replay;
+mod retention;
 mod wrap;
 
 pub use crate::session::Session;
@@ -693,6 +694,7 @@ impl Shard {
             Frame::Join { body } => self.join(conn, body, &message, fx),
             Frame::Invite { body } => self.invite(conn, body, &message, fx),
             Frame::Wrap { body } => self.wrap(conn, body, &message, fx),
+            Frame::Blob { payload } => self.blob(conn, payload, &message, fx),
             Frame::Keys(keys) => self.keys(conn, &keys, &message, fx),
             Frame::Bye { .. } => {
                 self.reply(conn, message::frame(&Frame::Bye { reason: &[] }), fx);

@@ -2,10 +2,12 @@
 //! may stop, the real embedded store behind injected faults and delays, and mail between shards in an order the test
 //! may choose. Everything happens in [`World::pump`], on one thread, in a fixed order; nothing sleeps.
 
+mod chain;
 mod conn;
 mod drive;
 mod store;
 
+pub use chain::*;
 pub use drive::*;
 pub use store::{Fault, Kind, Store};
 
