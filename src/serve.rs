@@ -109,8 +109,6 @@ impl Signals {
 /// A relay with both its listeners.
 pub(crate) struct Server {
     pub(crate) running: Arc<Running>,
-    /// Where the public listener is.
-    pub(crate) public: SocketAddr,
     /// Where the private one is.
     #[cfg_attr(not(test), expect(dead_code, reason = "asked for by tests"))]
     pub(crate) private: SocketAddr,
@@ -166,7 +164,6 @@ impl Server {
         let surface = tokio::spawn(serve.into_future());
         Ok(Self {
             running,
-            public,
             private,
             surface,
             end_surface,
@@ -353,6 +350,7 @@ fn engine_config(config: &Config, digest: &str) -> drover_engine::Config {
         workspace_ingress_bytes_per_minute: config.limit(Key::WorkspaceIngressBytesPerMinute),
         group_backlog_bytes: config.limit(Key::GroupBacklogBytes),
         max_log_bytes: config.limit(Key::MaxLogGb).map(|gigabytes| gigabytes * GIGABYTE),
+        map_dialect: config.on(Key::MapDialect),
         allow_empty_ct: config.on(Key::AllowEmptyCt),
         handshake_timeout_ms: config.number(Key::HandshakeTimeoutMs),
         idle_timeout_ms: config.number(Key::IdleTimeoutMs),

@@ -16,8 +16,10 @@ pub enum Scenario {
     Replay,
     /// A client that lacks a few envelopes reconciles.
     Recon,
-    /// Memory of authenticated connections that do nothing.
+    /// Memory of authenticated connections that do nothing; of a spawned relay, plain and over TLS.
     Idle,
+    /// Idle, over TLS alone (spawned relays).
+    IdleTls,
     /// Opening and authenticating connections.
     Open,
     /// The raw baselines alone, without a relay.
@@ -27,10 +29,10 @@ pub enum Scenario {
 }
 
 impl Scenario {
-    /// What `all` stands for; any other is itself.
-    pub(crate) fn parts(&self) -> &[Scenario] {
+    /// What is measured one after the other; TLS needs a relay that is spawned with it.
+    pub(crate) fn parts(self, spawned: bool) -> Vec<Scenario> {
         match self {
-            Scenario::All => &[
+            Scenario::All => [
                 Scenario::Ingest,
                 Scenario::Fanout,
                 Scenario::FanoutPaced,
@@ -38,8 +40,12 @@ impl Scenario {
                 Scenario::Recon,
                 Scenario::Open,
                 Scenario::Idle,
-            ],
-            one => std::slice::from_ref(one),
+            ]
+            .into_iter()
+            .flat_map(|part| part.parts(spawned))
+            .collect(),
+            Scenario::Idle if spawned => vec![Scenario::Idle, Scenario::IdleTls],
+            one => vec![one],
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What can go wrong, said so that one knows what to change.
 
+use crate::args::Scenario;
 use drover_wire::error::Code;
 use std::io;
 use std::path::PathBuf;
@@ -37,6 +38,9 @@ pub enum Error {
     /// The relay said or did something the protocol has no place for.
     #[error("unexpected: {0}")]
     Unexpected(String),
+    /// One of the scenarios.
+    #[error("{0:?} failed: {1}")]
+    Scenario(Scenario, Box<Error>),
     /// The spawned relay did not come up.
     #[error("the spawned relay did not start: {0}")]
     Spawn(String),

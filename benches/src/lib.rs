@@ -11,7 +11,7 @@
 //! | `wsframe` | WebSocket heads by hand: masked ones out, unmasked ones in |
 //! | `peer` | one blocking connection: upgrade, CONNECT, AUTH, and requests |
 //! | `workspace` | founding and joining a workspace, admitting devices, files of device keys |
-//! | `net` | the loop: many connections, one [`Load`](net::Load) |
+//! | `net` | the loop: many connections, one `Load` |
 //! | `lane` | envelopes of one connection, made ahead of time |
 //! | `inflight` | when what is under way was sent, and latencies from it |
 //! | `process` | CPU time and memory of a process, from /proc |

@@ -148,6 +148,11 @@ impl Report {
         self.rows.extend(rows);
     }
 
+    /// Whether nothing was measured.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
     fn median(&self, row: &str, figure: &str) -> Option<f64> {
         self.rows
             .iter()

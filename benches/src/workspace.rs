@@ -12,6 +12,8 @@ use drover_wire::join::{Request, Response};
 use ed25519_dalek::SigningKey;
 use std::fmt::Write as _;
 use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Devices beside the founder and its recovery key that fit one access set.
@@ -116,12 +118,17 @@ impl Workspace {
         })
     }
 
-    /// Writes seeds and groups, for `--keys` of a later run.
+    /// Writes seeds and groups, for `--keys` of a later run, readable by nobody else.
     fn save(&self, path: &Path) -> Result<(), Error> {
-        fs::write(path, self.to_text()).map_err(|source| Error::File {
-            path: path.to_owned(),
-            source,
-        })
+        let mut options = fs::OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        options
+            .open(path)
+            .and_then(|mut file| file.write_all(self.to_text().as_bytes()))
+            .map_err(|source| Error::File {
+                path: path.to_owned(),
+                source,
+            })
     }
 
     fn to_text(&self) -> String {

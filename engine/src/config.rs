@@ -29,6 +29,8 @@ pub struct Config {
     pub group_backlog_bytes: Option<u64>,
     /// Log bytes per workspace.
     pub max_log_bytes: Option<u64>,
+    /// Accept the map form (docs/map-form.md).
+    pub map_dialect: bool,
     /// Accept an empty `ct`.
     pub allow_empty_ct: bool,
     /// Upgrade to AUTH_ACK.
@@ -58,6 +60,7 @@ impl Default for Config {
             workspace_ingress_bytes_per_minute: Some(64 << 20),
             group_backlog_bytes: Some(32 << 20),
             max_log_bytes: None,
+            map_dialect: true,
             allow_empty_ct: false,
             handshake_timeout_ms: 10_000,
             idle_timeout_ms: 300_000,

@@ -132,6 +132,8 @@ pub(crate) struct Subscriber {
     pub(crate) replaying: bool,
     /// A PUSH did not fit: SUB_ACK with head 0 is owed before anything else of this group.
     pub(crate) owed: bool,
+    /// It is sent PUSH in the map form.
+    pub(crate) map: bool,
     /// LIVE needs 2, CALL needs 3.
     pub(crate) version: u16,
 }

@@ -3,9 +3,11 @@
 use crate::outbox::{Outbound, cost};
 use crate::session::Owed;
 use bytes::Bytes;
+use drover_wire::envelope::Envelope;
 use drover_wire::error::Refusal;
 use drover_wire::frame::{Frame, Keys, Wake, encode_refusal, push_head};
 use drover_wire::id::{GroupId, Hash};
+use drover_wire::map::{self, MapFrame};
 use drover_wire::ws;
 use std::collections::VecDeque;
 
@@ -57,8 +59,36 @@ pub(crate) fn frame(frame: &Frame<'_>) -> Outbound {
 }
 
 /// An ERROR.
-pub(crate) fn refusal(refusal: &Refusal) -> Outbound {
-    framed(0, 96, |buffer| encode_refusal(refusal, buffer))
+pub(crate) fn refusal(refusal: &Refusal, map: bool) -> Outbound {
+    framed(0, 96, |buffer| {
+        if map {
+            map::encode_refusal(refusal, buffer)
+        } else {
+            encode_refusal(refusal, buffer)
+        }
+    })
+}
+
+/// A frame of the map form.
+pub(crate) fn map_frame(frame: &MapFrame<'_>, payload_bytes: usize) -> Outbound {
+    framed(payload_bytes, payload_bytes + 96, |buffer| frame.encode(buffer))
+}
+
+/// A stored envelope as a PUSH of the map form; it costs what it costs in the other.
+pub(crate) fn map_push(envelope: &[u8]) -> Option<Outbound> {
+    Some(map_frame(
+        &MapFrame::Push(Envelope::decode(envelope).ok()?),
+        envelope.len(),
+    ))
+}
+
+/// A RECON of either form.
+pub(crate) fn recon(group: GroupId, payload: &[u8], map: bool) -> Outbound {
+    if map {
+        map_frame(&MapFrame::Recon { group, payload }, payload.len())
+    } else {
+        frame(&Frame::Recon { group, payload })
+    }
 }
 
 /// SUB_ACK; with head 0 also the downgrade notice.
@@ -74,7 +104,20 @@ pub(crate) fn forwarded(bytes: &[u8], payload_bytes: usize) -> Outbound {
 }
 
 /// Stored envelopes as PUSH frames in one run.
-pub(crate) fn pushes<'a>(envelopes: impl ExactSizeIterator<Item = &'a [u8]> + Clone) -> Outbound {
+pub(crate) fn pushes<'a>(envelopes: impl ExactSizeIterator<Item = &'a [u8]> + Clone, map: bool) -> Outbound {
+    if map {
+        let (mut buffer, mut messages, mut total) = (Vec::new(), 0, 0);
+        for out in envelopes.filter_map(map_push) {
+            buffer.extend_from_slice(&out.bytes);
+            messages += 1;
+            total += out.cost;
+        }
+        return Outbound {
+            bytes: Bytes::from(buffer),
+            messages,
+            cost: total,
+        };
+    }
     let bytes: usize = envelopes.clone().map(|e| e.len() + 20).sum();
     let mut buffer = Vec::with_capacity(bytes);
     let (mut messages, mut total) = (0, 0);

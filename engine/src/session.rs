@@ -131,12 +131,23 @@ pub(crate) enum Phase {
 #[derive(Debug)]
 pub(crate) struct Recon {
     pub(crate) group: u32,
-    pub(crate) incoming: Vec<drover_wire::recon::Range>,
-    pub(crate) answer: drover_wire::recon::Answer,
+    pub(crate) round: Round,
     /// The numbers asked of the store, a prefix of what is owed.
     pub(crate) asked: Vec<u64>,
     /// Where the store was told to stop.
     pub(crate) bytes_max: usize,
+}
+
+/// What a RECON asked and what is answered, in its form.
+#[derive(Debug)]
+pub(crate) enum Round {
+    /// The payload, either form.
+    Payload {
+        incoming: Vec<drover_wire::recon::Range>,
+        answer: drover_wire::recon::Answer,
+    },
+    /// The list of the map form.
+    List(drover_wire::map::ListAnswer),
 }
 
 /// Per-connection frame budgets; made when first charged.
@@ -177,6 +188,10 @@ pub struct Session {
     pub(crate) state: State,
     /// Negotiated protocol version; 0 before CONNECT.
     pub(crate) version: u16,
+    /// CONNECT was a map: frames that have a map form leave in it (01 §8).
+    pub(crate) map: bool,
+    /// Groups of a map SUB still to be begun, with its cursor and whether nothing stored is wanted.
+    pub(crate) subs: VecDeque<(GroupId, u64, bool)>,
     /// Groups named in CONNECT, in order.
     pub(crate) named: Box<[GroupId]>,
     pub(crate) challenge: Option<Box<[u8; 32]>>,
@@ -219,6 +234,8 @@ impl Session {
             peer,
             state: State::Fresh,
             version: 0,
+            map: false,
+            subs: VecDeque::new(),
             named: Box::default(),
             challenge: None,
             device: None,

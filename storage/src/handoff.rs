@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | P1 push the item | C1 `asleep[c] := true` |
 //! | P2 fence (SeqCst) | C2 fence (SeqCst) |
-//! | P3 the first `c` whose `asleep` it swaps from true to false: wake `c` | C3 queue not empty: `asleep[c] := false`, don't sleep |
+//! | P3 the first `c` whose `asleep` it changes from true to false: wake `c` | C3 queue not empty: `asleep[c] := false`, don't sleep |
 //! | | C4 otherwise sleep until woken (spurious wake-ups are harmless) |
 //! | | C5 `asleep[c] := false`, go on popping |
 //!
@@ -24,13 +24,12 @@
 
 #[cfg(loom)]
 use self::model::ArrayQueue;
+#[cfg(loom)]
+use self::model::thread::{self, Thread};
 #[cfg(not(loom))]
 use crossbeam::queue::ArrayQueue;
 #[cfg(loom)]
-use loom::{
-    sync::atomic::{AtomicBool, Ordering, fence},
-    thread::{self, Thread},
-};
+use loom::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::OnceLock;
 #[cfg(not(loom))]
 use std::{
@@ -120,7 +119,7 @@ impl<T, W: Wake> Handoff<T, W> {
     /// [`Self::sleep_end`]. False: there is something to pop, it must not sleep.
     pub fn sleep_begin(&self, consumer: usize) -> bool {
         let asleep = &self.sleepers[consumer].asleep;
-        // Release, and the producer's swap acquires: whoever sees the flag sees what the wake action needs.
+        // Release, and the producer's exchange acquires: whoever sees the flag sees what the wake action needs.
         asleep.store(true, Ordering::Release);
         fence(Ordering::SeqCst);
         if self.queue.is_empty() {
@@ -140,22 +139,32 @@ impl<T, W: Wake> Handoff<T, W> {
     /// that was set before this call).
     pub fn wake_all(&self) {
         fence(Ordering::SeqCst);
-        for sleeper in &self.sleepers {
-            if sleeper.asleep.swap(false, Ordering::Acquire) {
-                sleeper.wake.wake();
-            }
-        }
+        self.sleepers.iter().for_each(|sleeper| {
+            sleeper.end_sleep();
+        });
     }
 
     fn wake_one(&self) {
         fence(Ordering::SeqCst);
-        for sleeper in &self.sleepers {
-            // The load keeps the flag's cache line shared while the consumer is busy, which is the common case.
-            if sleeper.asleep.load(Ordering::Relaxed) && sleeper.asleep.swap(false, Ordering::Acquire) {
-                sleeper.wake.wake();
-                return;
-            }
+        // `any` stops at the first that slept.
+        self.sleepers.iter().any(Sleeper::end_sleep);
+    }
+}
+
+impl<W: Wake> Sleeper<W> {
+    /// Wakes the consumer if it sleeps and nobody else did.
+    fn end_sleep(&self) -> bool {
+        // The load keeps the flag's cache line shared while the consumer is busy, which is the common case. Not a
+        // swap: one that finds false would write it, and loom does not know that nothing can come in between.
+        let slept = self.asleep.load(Ordering::Relaxed)
+            && self
+                .asleep
+                .compare_exchange(true, false, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok();
+        if slept {
+            self.wake.wake();
         }
+        slept
     }
 }
 
@@ -192,6 +201,38 @@ mod model {
     };
     use std::collections::VecDeque;
 
+    /// loom's own `unpark` also ends a wait for a mutex or for another thread's end, and loses its token on the way.
+    pub(super) mod thread {
+        use loom::sync::{Arc, Condvar, Mutex};
+
+        #[derive(Clone, Debug)]
+        pub(in super::super) struct Thread(Arc<(Mutex<bool>, Condvar)>);
+
+        loom::thread_local! {
+            static TOKEN: Thread = Thread(Arc::new((Mutex::new(false), Condvar::new())));
+        }
+
+        pub(in super::super) fn current() -> Thread {
+            TOKEN.with(Clone::clone)
+        }
+
+        pub(in super::super) fn park() {
+            let Thread(token) = current();
+            let mut given = token.0.lock().expect("no test panics while it holds this");
+            while !*given {
+                given = token.1.wait(given).expect("no test panics while it holds this");
+            }
+            *given = false;
+        }
+
+        impl Thread {
+            pub(in super::super) fn unpark(&self) {
+                *self.0.0.lock().expect("no test panics while it holds this") = true;
+                self.0.1.notify_one();
+            }
+        }
+    }
+
     pub(super) struct ArrayQueue<T> {
         items: Mutex<VecDeque<T>>,
         len: AtomicUsize,
@@ -218,15 +259,13 @@ mod model {
             if self.is_empty() {
                 return None;
             }
-            let item = self
-                .items
-                .lock()
-                .expect("no test panics while it holds this")
-                .pop_front();
-            if item.is_some() {
-                self.len.fetch_sub(1, Ordering::Relaxed);
+            // Under the lock, so that what another consumer has just taken does not look like being there still.
+            let mut items = self.items.lock().expect("no test panics while it holds this");
+            if self.is_empty() {
+                return None;
             }
-            item
+            self.len.fetch_sub(1, Ordering::Relaxed);
+            items.pop_front()
         }
 
         pub(super) fn is_empty(&self) -> bool {
@@ -239,47 +278,56 @@ mod model {
 mod tests {
     use super::*;
     use loom::sync::Arc;
+    use loom::thread::spawn;
 
-    // A lost wake-up shows as a deadlock, which loom reports.
+    // A lost wake-up shows as a deadlock, which loom reports. More than one producer or consumer makes too many
+    // interleavings, so there the number of times a thread is interrupted is bounded.
+    fn bounded(preemptions: usize, test: impl Fn() + Sync + Send + 'static) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(preemptions);
+        model.max_branches = 10_000;
+        model.check(test);
+    }
+
+    fn with_producers<const N: usize>(items: [&'static [i32]; N]) {
+        let queue = Arc::new(Handoff::new(4, [Parked::default()]));
+        let producers = items.map(|items| {
+            let queue = queue.clone();
+            spawn(move || items.iter().for_each(|&n| queue.push(n).expect("room")))
+        });
+        queue.waker(0).register();
+        for _ in items.iter().flat_map(|items| *items) {
+            assert!(queue.pop_wait(0, || false).is_some());
+        }
+        producers.into_iter().for_each(|p| p.join().expect("no panic"));
+    }
 
     #[test]
     fn every_item_reaches_a_consumer_that_may_be_falling_asleep() {
-        loom::model(|| {
-            let queue = Arc::new(Handoff::new(4, [Parked::default()]));
-            let producers: Vec<_> = (0..2)
-                .map(|n| {
-                    let queue = queue.clone();
-                    thread::spawn(move || queue.push(n).expect("room"))
-                })
-                .collect();
-            queue.waker(0).register();
-            for _ in 0..2 {
-                assert!(queue.pop_wait(0, || false).is_some());
-            }
-            producers.into_iter().for_each(|p| p.join().expect("no panic"));
-        });
+        loom::model(|| with_producers([&[1, 2]]));
+    }
+
+    #[test]
+    fn every_producer_reaches_it() {
+        bounded(3, || with_producers([&[1, 2], &[3]]));
     }
 
     #[test]
     fn two_consumers_and_a_close_leave_nothing_behind() {
-        let mut model = loom::model::Builder::new();
-        model.preemption_bound = Some(3);
-        model.check(|| {
+        bounded(2, || {
             let queue = Arc::new(Handoff::new(4, [Parked::default(), Parked::default()]));
             let closed = Arc::new(AtomicBool::new(false));
-            let consumers: Vec<_> = (0..2)
-                .map(|n| {
-                    let (queue, closed) = (queue.clone(), closed.clone());
-                    thread::spawn(move || {
-                        queue.waker(n).register();
-                        let mut taken = 0;
-                        while queue.pop_wait(n, || closed.load(Ordering::Acquire)).is_some() {
-                            taken += 1;
-                        }
-                        taken
-                    })
+            let consumers = [0, 1].map(|n| {
+                let (queue, closed) = (queue.clone(), closed.clone());
+                spawn(move || {
+                    queue.waker(n).register();
+                    let mut taken = 0;
+                    while queue.pop_wait(n, || closed.load(Ordering::Acquire)).is_some() {
+                        taken += 1;
+                    }
+                    taken
                 })
-                .collect();
+            });
             queue.push(1).expect("room");
             queue.push(2).expect("room");
             closed.store(true, Ordering::Release);

@@ -16,7 +16,7 @@
 //! | [`wrap`] | the WRAP body (07 B1) |
 //! | [`blob`] | BLOB payloads (08 §1 to §3) |
 //! | [`retention`] | the records of the retention chain, what is signed, and who has to sign (08 §11, §12) |
-//! | [`drop`] | DROP payloads (09 §2) |
+//! | [`mod@drop`] | DROP payloads (09 §2) |
 //! | [`ws`] | WebSocket heads of whole data messages (RFC 6455) |
 
 #![forbid(unsafe_code)]

@@ -39,14 +39,26 @@ const TICK: Duration = Duration::from_millis(5);
 /// See [`Error`].
 pub fn run(args: &BenchArgs) -> Result<(), Error> {
     let mut report = Report::new(args.is_reference());
-    for scenario in args.scenario.parts() {
-        report.add(rows(args, *scenario)?);
+    let mut failed = None;
+    for scenario in args.scenario.parts(args.is_spawned()) {
+        match rows(args, scenario) {
+            Ok(rows) => report.add(rows),
+            // What was measured before is worth showing, and the rest worth measuring.
+            Err(error) => {
+                let error = Error::Scenario(scenario, Box::new(error));
+                if let Some(earlier) = failed.replace(error) {
+                    eprintln!("{earlier}");
+                }
+            }
+        }
     }
-    report.print();
+    if !report.is_empty() {
+        report.print();
+    }
     if let Some(path) = &args.json {
         report.write(path, args)?;
     }
-    Ok(())
+    failed.map_or(Ok(()), Err)
 }
 
 /// What one scenario measures, its baselines after it.
@@ -70,11 +82,11 @@ fn rows(args: &BenchArgs, scenario: Scenario) -> Result<Vec<Row>, Error> {
         Scenario::Replay => with_baselines(replay::run(args)?, baseline::replay, args),
         Scenario::Recon => Ok(vec![recon::run(args)?]),
         Scenario::Open => Ok(vec![open::run(args)?]),
-        Scenario::Idle if args.is_spawned() => Ok(vec![idle::run(args, false)?, idle::run(args, true)?]),
         Scenario::Idle => {
             let tls = args.url.as_deref().is_some_and(|url| url.starts_with("wss"));
             Ok(vec![idle::run(args, tls)?])
         }
+        Scenario::IdleTls => Ok(vec![idle::run(args, true)?]),
         Scenario::Baseline => {
             let mut rows = baseline::ingest(args)?;
             rows.extend(baseline::fanout(args)?);

@@ -14,9 +14,17 @@ use drover_wire::access::verify;
 use drover_wire::error::{Code, Refusal};
 use drover_wire::frame::{Frame, List32, PROTOCOL_VERSION};
 use drover_wire::id::{EntryHash, GroupId, PublicKey, Signature};
+use drover_wire::map::{AuthState, MapFrame, WriteMode};
 
 impl Shard {
-    pub(super) fn connect<E: Effects>(&mut self, conn: ConnId, version: u16, groups: List32<'_>, fx: &mut E) {
+    pub(super) fn connect<E: Effects>(
+        &mut self,
+        conn: ConnId,
+        version: u16,
+        groups: List32<'_>,
+        map: bool,
+        fx: &mut E,
+    ) {
         if groups.len() > GROUPS_PER_CONNECTION {
             let refusal = Refusal::number(Code::RateLimited, GROUPS_PER_CONNECTION as u64);
             return self.fail(conn, refusal, CloseReason::Protocol, fx);
@@ -29,7 +37,27 @@ impl Shard {
         session.version = selected;
         session.named = named;
         session.challenge = Some(Box::new(challenge));
+        session.map = map;
         let min_enc = u8::from(self.config.min_enc_mls);
+        if map {
+            let (groups, state) = (List32::default(), self.auth_state(0));
+            self.reply(
+                conn,
+                message::map_frame(
+                    &MapFrame::Connect {
+                        version: selected,
+                        groups,
+                    },
+                    0,
+                ),
+                fx,
+            );
+            let challenge = MapFrame::Auth {
+                key: &challenge,
+                state,
+            };
+            return self.reply(conn, message::map_frame(&challenge, 0), fx);
+        }
         let ack = Frame::ConnectAck {
             version: selected,
             server_time_ms: self.now.wall_ms,
@@ -43,6 +71,23 @@ impl Shard {
             }),
             fx,
         );
+    }
+
+    /// What the map form says of relay and device before and after the proof.
+    fn auth_state(&self, key_packages_remaining: u32) -> AuthState<'static> {
+        let write_mode = if self.config.read_only {
+            WriteMode::ReadOnly {
+                reason: Some(Code::ServiceReadOnly.as_str()),
+            }
+        } else {
+            WriteMode::Full
+        };
+        AuthState {
+            relay_time_ms: self.now.wall_ms,
+            key_packages_remaining,
+            write_mode,
+            min_enc: u8::from(self.config.min_enc_mls),
+        }
     }
 
     /// 02 §4; the selected version is covered as well (02 decision 8), which only the relay can tell.
@@ -301,7 +346,21 @@ impl Shard {
             access_set: u8::from(config.access_set),
             min_enc: u8::from(config.min_enc_mls),
         };
-        self.reply(conn, message::frame(&ack), fx);
+        let device = self.session(conn).filter(|s| s.map).and_then(|s| s.device);
+        let out = match device {
+            Some(device) => {
+                let state = self.auth_state(key_packages_remaining);
+                message::map_frame(
+                    &MapFrame::Auth {
+                        key: &device.0,
+                        state,
+                    },
+                    0,
+                )
+            }
+            None => message::frame(&ack),
+        };
+        self.reply(conn, out, fx);
         if self
             .session(conn)
             .is_some_and(|s| matches!(s.waiting, Waiting::Parked(_)))

@@ -111,6 +111,13 @@ fn push_stretch<E: Effects>(
     if !settle_debt(subscriber, group, fx) {
         return 0;
     }
+    if subscriber.map {
+        let envelope = |i: &crate::group::RunItem| &run.bytes[i.envelope as usize..i.end as usize];
+        let outs = run.items[from..to]
+            .iter()
+            .filter_map(|i| message::map_push(envelope(i)));
+        return outs.take_while(|out| offer(subscriber.conn, out, fx)).count();
+    }
     let mut at = from;
     while at < to {
         let out = run.slice(at, to);

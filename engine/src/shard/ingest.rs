@@ -16,6 +16,7 @@ use drover_wire::envelope::{CT_BYTES_MAX, Envelope};
 use drover_wire::error::{Code, Refusal};
 use drover_wire::frame::Frame;
 use drover_wire::id::{GroupId, Hash};
+use drover_wire::map::MapFrame;
 
 /// A handshake that waits for its commit.
 pub(super) struct NewHandshake {
@@ -109,23 +110,52 @@ impl Shard {
         message: &Bytes,
         fx: &mut E,
     ) -> Result<(), Refusal> {
+        if let Some(seen_before) = self.charge_send(conn, fx)? {
+            let envelope = Envelope::decode(bytes).map_err(|e| e.refusal)?; // 4
+            self.accept_envelope(conn, &envelope, seen_before, message, fx)?;
+        }
+        Ok(())
+    }
+
+    /// Rows 2 and 3 of 02 §6, before the envelope is looked at. Answers whether the frame was charged when it was
+    /// first seen; `None` if the connection is over.
+    pub(super) fn charge_send<E: Effects>(
+        &mut self,
+        conn: ConnId,
+        fx: &mut E,
+    ) -> Result<Option<bool>, Refusal> {
         if self.config.read_only {
             return Err(Code::ServiceReadOnly.into()); // 2
         }
         if self.has_lapsed(conn) {
             self.evict(conn, fx); // 05 D11
-            return Ok(());
+            return Ok(None);
         }
-        let wall_ms = self.now.wall_ms;
         let Some(session) = self.session(conn) else {
-            return Ok(());
+            return Ok(None);
         };
         let (bound, device, seen_before) = (session.realm, session.device_slot, session.charged);
         session.charged = true;
         if !seen_before {
             self.charge_device_frame(bound, device)?; // 3
         }
-        let envelope = Envelope::decode(bytes).map_err(|e| e.refusal)?; // 4
+        Ok(Some(seen_before))
+    }
+
+    /// The rest of the rows, for an envelope of either form.
+    pub(super) fn accept_envelope<E: Effects>(
+        &mut self,
+        conn: ConnId,
+        envelope: &Envelope<'_>,
+        seen_before: bool,
+        message: &Bytes,
+        fx: &mut E,
+    ) -> Result<(), Refusal> {
+        let wall_ms = self.now.wall_ms;
+        let Some(session) = self.session(conn) else {
+            return Ok(());
+        };
+        let (bound, device, map) = (session.realm, session.device_slot, session.map);
         let ct_bytes = envelope.ct.len() as u64;
         if !seen_before {
             self.charge_device_bytes(bound, device, ct_bytes)?; // 3, on ct (decisions.md 4, 30)
@@ -160,6 +190,9 @@ impl Shard {
             // 10. An original that is still being committed is acknowledged with the open batch: if its own commit
             // fails, the open one fails with it.
             let batch = if durable { 0 } else { open };
+            if map {
+                return self.acknowledge_again(conn, slot, seq, batch, message, fx);
+            }
             self.owe(
                 conn,
                 Owed::Ack {
@@ -193,7 +226,7 @@ impl Shard {
         self.metrics.log_bytes.add(ct_bytes);
         let track = self.config.group_backlog_bytes.is_some();
         let group = &mut self.groups[slot as usize];
-        let seq = add_to_run(group, &envelope, wall_ms, conn);
+        let seq = add_to_run(group, envelope, wall_ms, conn);
         if track {
             group.backlog.add(seq, ct_bytes as u32, device);
         }
@@ -201,7 +234,18 @@ impl Shard {
             self.ingest.open.groups.push(slot);
         }
         self.ingest.open.charge(realm, ct_bytes);
-        self.ingest.open.bytes += bytes.len();
+        self.ingest.open.bytes += envelope.encoded_len();
+        if map {
+            // A map session's acknowledgement is the accepted envelope itself.
+            let accepted = Envelope {
+                seq,
+                ts_ms: wall_ms,
+                ..*envelope
+            };
+            let out = message::map_frame(&MapFrame::Push(accepted), accepted.encoded_len());
+            self.owe(conn, Owed::After { out, batch: open }, fx);
+            return Ok(());
+        }
         self.owe(
             conn,
             Owed::Ack {
@@ -286,8 +330,27 @@ impl Shard {
         Ok(())
     }
 
+    /// The encoding of an envelope that is not durable yet.
+    pub(super) fn uncommitted(&self, slot: u32, seq: u64) -> Option<Vec<u8>> {
+        let find = |items: &[RunItem], bytes: &[u8]| {
+            let item = items.iter().find(|i| i.seq == seq)?;
+            bytes
+                .get(item.envelope as usize..item.end as usize)
+                .map(<[u8]>::to_vec)
+        };
+        let run = &self.groups[slot as usize].run;
+        find(&run.items, &run.buffer).or_else(|| {
+            let under_way = self.ingest.under_way.as_ref()?;
+            under_way
+                .runs
+                .iter()
+                .filter(|r| r.group == slot)
+                .find_map(|r| find(&r.items, &r.bytes))
+        })
+    }
+
     /// Owes an answer that waits for a batch.
-    fn owe<E: Effects>(&mut self, conn: ConnId, owed: Owed, fx: &mut E) {
+    pub(super) fn owe<E: Effects>(&mut self, conn: ConnId, owed: Owed, fx: &mut E) {
         let (open, done) = (self.ingest.open_number(), self.ingest.done());
         let (Owed::Ack { batch, .. } | Owed::After { batch, .. }) = owed else {
             return;
@@ -570,13 +633,14 @@ impl Shard {
     /// Whatever this connection was owed after a batch later than `durable_to` becomes `retry/backpressure`.
     pub(super) fn fail_waiting<E: Effects>(&mut self, conn: ConnId, durable_to: u64, fx: &mut E) {
         let refusal = self.jittered(Code::Backpressure.into());
+        let map = self.session(conn).is_some_and(|s| s.map);
         let Some(session) = self.session(conn) else { return };
         let mut errors = 0;
         for owed in &mut session.owed {
             if let Owed::Ack { batch, .. } | Owed::After { batch, .. } = owed
                 && *batch > durable_to
             {
-                *owed = Owed::Ready(message::refusal(&refusal));
+                *owed = Owed::Ready(message::refusal(&refusal, map));
                 errors += 1;
             }
         }

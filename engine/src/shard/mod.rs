@@ -13,6 +13,7 @@ mod ingest;
 mod keys;
 mod later;
 mod live;
+mod map_form;
 mod reconcile;
 mod replay;
 mod retention;
@@ -191,6 +192,8 @@ enum Pending {
     Replay { conn: ConnId },
     /// The envelopes of a connection's RECON.
     Recon { conn: ConnId },
+    /// The accepted envelope a duplicate of a map session is answered with.
+    Again { conn: ConnId },
     /// Groups named by a member.
     Claim { conn: ConnId, groups: Vec<GroupId> },
     /// A control operation's claim or commit.
@@ -473,7 +476,8 @@ impl Shard {
     fn refuse<E: Effects>(&mut self, conn: ConnId, refusal: impl Into<Refusal>, fx: &mut E) {
         let refusal = self.jittered(refusal.into());
         self.count_error(refusal.code);
-        self.reply(conn, message::refusal(&refusal), fx);
+        let map = self.session(conn).is_some_and(|s| s.map);
+        self.reply(conn, message::refusal(&refusal, map), fx);
     }
 
     /// `retry/*` carries 1 to 5 seconds, spread so that clients don't all come back at once (04 decision 6).
@@ -618,7 +622,8 @@ impl Shard {
     fn answered_refusal<E: Effects>(&mut self, conn: ConnId, refusal: Refusal, fx: &mut E) {
         let refusal = self.jittered(refusal);
         self.count_error(refusal.code);
-        self.answered(conn, message::refusal(&refusal), fx);
+        let map = self.session(conn).is_some_and(|s| s.map);
+        self.answered(conn, message::refusal(&refusal, map), fx);
     }
 
     /// The outbox has room again.
@@ -657,6 +662,9 @@ impl Shard {
     }
 
     fn dispatch<E: Effects>(&mut self, conn: ConnId, message: Bytes, fx: &mut E) {
+        if drover_wire::map::is_map(&message) {
+            return self.dispatch_map(conn, message, fx);
+        }
         let frame = match Frame::decode(&message) {
             Ok(frame) => frame,
             Err(DecodeError { refusal, closes }) => {
@@ -679,12 +687,12 @@ impl Shard {
         }
         match frame {
             Frame::Send { envelope } => self.send(conn, envelope, &message, fx),
-            Frame::Connect { version, groups, .. } => self.connect(conn, version, groups, fx),
+            Frame::Connect { version, groups, .. } => self.connect(conn, version, groups, false, fx),
             Frame::Auth {
                 device_key,
                 signature,
             } => self.auth(conn, device_key, &signature, fx),
-            Frame::Sub { group, from_seq } => self.sub(conn, group, from_seq, &message, fx),
+            Frame::Sub { group, from_seq } => self.sub(conn, group, from_seq, false, &message, fx),
             Frame::Recon { group, payload } => self.recon(conn, group, payload, &message, fx),
             Frame::Handshake {
                 group, message: body, ..
@@ -806,6 +814,7 @@ impl Shard {
             }
             (Some(Pending::Replay { conn }), StoreAnswer::Read(result)) => self.replay_read(conn, result, fx),
             (Some(Pending::Recon { conn }), StoreAnswer::Read(result)) => self.recon_read(conn, result, fx),
+            (Some(Pending::Again { conn }), StoreAnswer::Read(result)) => self.again_read(conn, result, fx),
             (Some(Pending::Claim { conn, groups }), StoreAnswer::Claim(result)) => {
                 self.groups_claimed(conn, &groups, result, fx);
             }

@@ -7,13 +7,13 @@ use crate::event::ConnId;
 use crate::group::Loaded;
 use crate::limits::RECON_PER_MINUTE;
 use crate::message;
-use crate::session::{Recon, Waiting};
+use crate::session::{Recon, Round, Waiting};
 use bytes::Bytes;
 use drover_storage::StoreError;
 use drover_storage::log::{Record, StreamId, StreamKind};
 use drover_wire::error::{Code, Refusal};
-use drover_wire::frame::Frame;
 use drover_wire::id::GroupId;
+use drover_wire::map::{self, MapFrame};
 use drover_wire::recon::{self, item_seq};
 
 impl Shard {
@@ -53,27 +53,67 @@ impl Shard {
         };
         let items = index.durable();
         let answer = recon::answer(items, &incoming);
-        let (frames, bytes) = batch_room(fx.room(conn));
-        let asked: Vec<u64> = answer
+        let owed = answer
             .owed
             .iter()
-            .take(frames)
             .map(|&at| item_seq(&items[at as usize]))
             .collect();
+        self.read_owed(conn, slot, owed, Round::Payload { incoming, answer }, fx);
+        Ok(())
+    }
+
+    /// RECON with a list of fingerprints, which only the map form has (docs/map-form.md).
+    pub(super) fn recon_list<E: Effects>(
+        &mut self,
+        conn: ConnId,
+        group: GroupId,
+        spans: &[map::Span],
+        message: &Bytes,
+        fx: &mut E,
+    ) -> Result<(), Refusal> {
+        self.charge_frame(conn, |b| &mut b.recon, RECON_PER_MINUTE)?;
+        let slot = self.authorize(conn, &group)?;
+        if !self.has_index(conn, slot, StreamKind::Envelopes, message, fx) {
+            return Ok(());
+        }
+        self.metrics.recon_rounds.add(1);
+        let Loaded::Warm(index) = &self.groups[slot as usize].envelopes else {
+            return Ok(());
+        };
+        let items = index.durable();
+        let answer = map::answer_list(items, spans);
+        let owed = answer
+            .owed
+            .iter()
+            .map(|&at| item_seq(&items[at as usize]))
+            .collect();
+        self.read_owed(conn, slot, owed, Round::List(answer), fx);
+        Ok(())
+    }
+
+    /// Reads as much of what is owed as the queue takes, then answers.
+    fn read_owed<E: Effects>(
+        &mut self,
+        conn: ConnId,
+        slot: u32,
+        mut owed: Vec<u64>,
+        round: Round,
+        fx: &mut E,
+    ) {
+        let (frames, bytes) = batch_room(fx.room(conn));
+        owed.truncate(frames);
         let round = Recon {
             group: slot,
-            incoming,
-            answer,
-            asked,
+            round,
+            asked: owed,
             bytes_max: bytes,
         };
         if round.asked.is_empty() || bytes == 0 {
-            self.finish_recon(conn, round, &[], fx);
-            return Ok(());
+            return self.finish_recon(conn, round, &[], fx);
         }
         let stream = StreamId {
             kind: StreamKind::Envelopes,
-            group,
+            group: self.groups[slot as usize].id,
         };
         let request = StoreRequest::ReadSeqs {
             stream,
@@ -85,7 +125,6 @@ impl Shard {
         }
         let ticket = self.ticket(Pending::Recon { conn });
         fx.store(ticket, request);
-        Ok(())
     }
 
     pub(super) fn recon_read<E: Effects>(
@@ -114,7 +153,9 @@ impl Shard {
         let slot = round.group;
         let fits = batch_len(records.iter(), fx.room(conn));
         let sent = &records[..fits];
-        if !sent.is_empty() && fx.send(conn, message::pushes(sent.iter().map(|r| r.bytes.as_ref()))) {
+        let map = self.session(conn).is_some_and(|s| s.map);
+        let pushes = |sent: &[Record]| message::pushes(sent.iter().map(|r| r.bytes.as_ref()), map);
+        if !sent.is_empty() && fx.send(conn, pushes(sent)) {
             for record in sent {
                 self.was_sent(conn, slot, record.seq, record.seq);
             }
@@ -131,23 +172,27 @@ impl Shard {
         };
         let group = &self.groups[slot as usize];
         let id = group.id;
-        let unsent = round.answer.owed.split_off(settled);
-        if !unsent.is_empty() {
-            let Loaded::Warm(index) = &group.envelopes else {
-                // The index went while the envelopes were read: a span with ids still owed can't be reopened.
-                return self.answered_refusal(conn, Code::Backpressure.into(), fx);
-            };
-            recon::reopen(&mut round.answer, index.durable(), &round.incoming, &unsent);
-        }
-        let mut payload = Vec::new();
-        recon::encode(&round.answer.ranges, &mut payload);
-        self.answered(
-            conn,
-            message::frame(&Frame::Recon {
-                group: id,
-                payload: &payload,
-            }),
-            fx,
-        );
+        let out = match &mut round.round {
+            Round::Payload { incoming, answer } => {
+                let unsent = answer.owed.split_off(settled.min(answer.owed.len()));
+                if !unsent.is_empty() {
+                    let Loaded::Warm(index) = &group.envelopes else {
+                        // The index went while the envelopes were read: a span with ids still owed can't be reopened.
+                        return self.answered_refusal(conn, Code::Backpressure.into(), fx);
+                    };
+                    recon::reopen(answer, index.durable(), incoming, &unsent);
+                }
+                let mut payload = Vec::new();
+                recon::encode(&answer.ranges, &mut payload);
+                message::recon(id, &payload, map)
+            }
+            // What was left out lies in a range of the answer, so the client comes back for it.
+            Round::List(answer) => {
+                let spans = std::mem::take(&mut answer.spans);
+                let bytes = spans.len() * 56;
+                message::map_frame(&MapFrame::ReconList { group: id, spans }, bytes)
+            }
+        };
+        self.answered(conn, out, fx);
     }
 }

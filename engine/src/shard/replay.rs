@@ -59,22 +59,24 @@ impl Shard {
         conn: ConnId,
         group: GroupId,
         from_seq: u64,
+        no_backfill: bool,
         message: &Bytes,
         fx: &mut E,
     ) {
         if self.waits_its_turn(conn, message) {
             return;
         }
-        if let Err(refusal) = self.begin_sub(conn, group, from_seq, message, fx) {
+        if let Err(refusal) = self.begin_sub(conn, group, from_seq, no_backfill, message, fx) {
             self.refuse(conn, refusal, fx);
         }
     }
 
-    fn begin_sub<E: Effects>(
+    pub(super) fn begin_sub<E: Effects>(
         &mut self,
         conn: ConnId,
         group: GroupId,
         from_seq: u64,
+        no_backfill: bool,
         message: &Bytes,
         fx: &mut E,
     ) -> Result<(), Refusal> {
@@ -93,7 +95,10 @@ impl Shard {
             return Ok(());
         }
         let head = self.head(slot);
-        self.reply(conn, message::sub_ack(group, head.max(from_seq)), fx);
+        let map = self.session(conn).is_some_and(|s| s.map);
+        if !map {
+            self.reply(conn, message::sub_ack(group, head.max(from_seq)), fx);
+        }
         let Some(session) = self.session(conn) else {
             return Ok(());
         };
@@ -101,7 +106,11 @@ impl Shard {
         session.waiting = Waiting::Replay(Box::new(Replay {
             group: slot,
             next_handshake: 0,
-            phase: Phase::Handshakes { from_seq, head },
+            phase: if no_backfill {
+                Phase::CatchUp { above: head }
+            } else {
+                Phase::Handshakes { from_seq, head }
+            },
             read: VecDeque::new(),
             reading: None,
         }));
@@ -118,6 +127,7 @@ impl Shard {
                 conn,
                 replaying: true,
                 owed: false,
+                map,
                 version,
             }),
         }
@@ -314,7 +324,8 @@ impl Shard {
         let fits = batch_len(records.iter(), fx.room(conn));
         let sent = &records[..fits];
         if let (Some(first), Some(last)) = (sent.first(), sent.last()) {
-            let out = message::pushes(sent.iter().map(|r| r.bytes.as_ref()));
+            let map = self.session(conn).is_some_and(|s| s.map);
+            let out = message::pushes(sent.iter().map(|r| r.bytes.as_ref()), map);
             if fx.send(conn, out) {
                 self.was_sent(conn, slot, first.seq, last.seq);
             }
@@ -359,6 +370,7 @@ impl Shard {
             session.waiting = Waiting::No;
             session.stalled_ms = None;
         }
+        self.next_sub(conn, &Bytes::new(), fx);
         self.update_flow(conn, fx);
     }
 }

@@ -198,6 +198,9 @@ threshold_record!(Policy);
 threshold_record!(Destruction);
 
 impl Policy {
+    /// Days that media are kept at least.
+    pub const MEDIA_DAYS_MIN: u32 = 30;
+
     /// Whether this states what `active` does: a repetition, acknowledged without a look at its signatures (08 §12).
     pub fn repeats(&self, active: &Policy) -> bool {
         let terms = |policy: &Self| {
@@ -228,9 +231,6 @@ impl Policy {
             Err(Code::MalformedHeader)
         }
     }
-
-    /// Days that media are kept at least.
-    pub const MEDIA_DAYS_MIN: u32 = 30;
 
     fn read_fields(r: &mut Reader<'_>) -> Result<Self, cbor::Error> {
         Ok(Self {

@@ -74,7 +74,7 @@ fn lists_and_bundles_over_their_bounds_are_malformed_and_other_faults_noncanonic
     }
 }
 
-/// 06 §3: the spellings; the hash is the engine's.
+/// W06.1 but for the hash, which is the engine's: every spelling of the vectors' codes, and what is none.
 #[test]
 fn a_code_is_twelve_symbols_in_any_accepted_spelling() {
     let check = |bits: u64, grouped: &str| {

@@ -11,7 +11,7 @@ fn refused(message: &[u8]) -> Code {
     error.refusal.code
 }
 
-/// W01.13, push-frames.json
+/// W12.1 and W01.13, push-frames.json: all 28 vectors.
 #[test]
 fn wake_rows_decode_rebuild_and_encode_or_are_refused_with_their_code() {
     let check = |name: &str, wire: &[u8], expect: &str, fields: &serde_json::Value| {

@@ -47,7 +47,7 @@ fn handshake_and_shelf_addresses_are_those_of_the_specification() {
     assert_eq!(Hash::of(&[&row.spelt("device")]).0[..], row.spelt("shelf"));
 }
 
-/// W07.14 and 07 B2: widths, emptiness and every fault of the encoding are one code, size another with its ceiling.
+/// W07.14, but for the session, and 07 B2: widths, emptiness and every fault of the encoding are one code, size another with its ceiling.
 #[test]
 fn a_wrap_is_malformed_or_too_large() {
     let body = |group: &str, tag: &str, ct: &str| bytes(&format!("84 {group} 04 {tag} {ct}"));
