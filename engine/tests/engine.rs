@@ -9,6 +9,7 @@ mod cases {
     mod access;
     mod admission;
     mod commits;
+    mod dropping;
     mod joining;
     mod retention;
     mod sending;

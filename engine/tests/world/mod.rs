@@ -500,7 +500,7 @@ impl World {
     }
 
     /// Runs one request to its end: the store's threads work, this one waits for their answer.
-    fn run_now(&self, request: StoreRequest) -> StoreAnswer {
+    pub fn run_now(&self, request: StoreRequest) -> StoreAnswer {
         let (answer, answered) = mpsc::channel();
         let stores = Stores {
             log: self.store.clone(),
