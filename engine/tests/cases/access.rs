@@ -545,15 +545,15 @@ fn quorum_confirms_the_signer_itself() {
         set.quorum.as_mut().unwrap().sigs = carried.collect();
         set
     };
-    let wrong: [(&[(&Device, &Device)], Option<Hash>); 5] = [
-        (&[(&q1, &device)], None),
-        (&[(&q1, &device), (&q1, &device)], None),
-        (&[(&q1, &device), (&first, &device)], None),
-        (&[(&q1, &first), (&q2, &first)], None),
-        (&[(&q1, &device), (&q2, &device)], Some(Hash([7; 32]))),
+    let wrong = [
+        (vec![(&q1, &device)], None),
+        (vec![(&q1, &device), (&q1, &device)], None),
+        (vec![(&q1, &device), (&first, &device)], None),
+        (vec![(&q1, &first), (&q2, &first)], None),
+        (vec![(&q1, &device), (&q2, &device)], Some(Hash([7; 32]))),
     ];
     for (sigs, digest) in wrong {
-        let set = confirmed(&ws, sigs, digest);
+        let set = confirmed(&ws, &sigs, digest);
         w.accept(c, &mut ws, set);
         let removal = ws.removing(&[&first]).by(&device);
         assert_eq!(w.publish(c, &removal), denied_at(&ws), "still on probation");

@@ -12,16 +12,18 @@
 //! nothing. Values of
 //! [`SEPARATE_BYTES`] and more lie in blob files that such a scan never opens; smaller ones share their 16 KiB blocks.
 //!
-//! Why so, in ms of CPU per 1000 records of 256–400 B (2 and 4 callers, batches of 300, syncs included; median of runs
-//! on 2 busy cores, `cargo bench -p drover-storage --bench embedded`):
+//! Why so, in ms of CPU per 1000 records of 256–400 B, syncs included (`cargo bench -p drover-storage --bench embedded`:
+//! 2 and 4 callers, batches of 300). Two to six runs each, on two cores that other jobs were using too: read them as
+//! ratios.
 //!
 //! | Variant | CPU |
 //! | --- | --- |
-//! | as it is | 5.3–6.0 |
-//! | index as a second item (what measurements.md §5 did) | 12–13 |
-//! | blob files from 128 B on | 5.5–6.0, but a page's first read takes twice as long |
-//! | memtables of 16 / 128 MiB | 6.4–8.2 / 5.0–5.7; more of them to merge on reads / more to replay after a crash |
-//! | blocks of 4 / 32 / 64 KiB | within noise; pages read from the same blocks equal, index scans slower at 4 KiB |
+//! | as it is | 5.2–6.9 |
+//! | index as a second item (what measurements.md §5 did) | 11.2–13.0 |
+//! | blob files from 128 B on | 5.2–6.7: no gain, and a page becomes one read of the disk a record |
+//! | memtables of 16 MiB | 6.3–8.3, and more tables to merge on reads |
+//! | memtables of 128 MiB | 5.0–5.7, but twice as much to replay after a crash |
+//! | blocks of 4, 32 or 64 KiB | 5.0–6.8: no difference that stands out of the noise, for pages neither |
 
 use crate::control::{DirectoryKey, DirectoryKind};
 use crate::log::{IndexEntry, StreamId};
