@@ -40,6 +40,7 @@ fn child() {
             AppendBatch {
                 appends,
                 usage: vec![(realm("ws:a"), n)],
+                ..AppendBatch::default()
             },
             done,
         );

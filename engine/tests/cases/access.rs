@@ -37,7 +37,7 @@ fn rotation(ws: &Workspace, successor: &Device, device: &Device, pinned: &[&Devi
 }
 
 /// Writes a grant as a redeemed invite would have: until then, and dead for that reason if any.
-fn give_grant(w: &mut World, ws: &Workspace, device: &Device, expires_ms: u64, voided: Option<u8>) {
+pub fn give_grant(w: &mut World, ws: &Workspace, device: &Device, expires_ms: u64, voided: Option<u8>) {
     let mut value = vec![0x83, 0x1b];
     value.extend_from_slice(&expires_ms.to_be_bytes());
     value.push(0xf6);

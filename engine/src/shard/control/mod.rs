@@ -13,6 +13,7 @@ pub(crate) use invites::Recreated;
 pub(crate) use join::CodeTry;
 
 use super::keys::{KeysOp, KeysStep};
+use super::retention::{Change, Retaining};
 use super::wrap::Wrapping;
 use super::{Pending, Posted, RealmState, Shard, ShardMessage, Waiter};
 use crate::directory::Directory;
@@ -87,6 +88,7 @@ pub(crate) enum Op {
     Revoke(invites::Revocation),
     Refresh(invites::Refresh),
     Wrap(Box<Wrapping>),
+    Retain(Box<Retaining>),
 }
 
 impl Op {
@@ -101,6 +103,7 @@ impl Op {
             Op::Revoke(revocation) => Some(revocation.origin),
             Op::Refresh(refresh) => Some(refresh.origin),
             Op::Wrap(wrapping) => Some(wrapping.origin),
+            Op::Retain(retaining) => Some(retaining.origin),
         }
     }
 
@@ -133,6 +136,9 @@ pub(crate) enum Step {
     Refreshed(Box<invites::Refreshing>),
     ClaimTag(Box<Wrapping>),
     Wrapped(Box<Wrapping>),
+    /// A whole record of a retention chain is stored; the one that decides follows.
+    ChainStored(Box<Change>),
+    ChainChanged(Box<Change>),
 }
 
 impl Step {
@@ -151,6 +157,7 @@ impl Step {
             Step::Revoked(revoked) => Some(revoked.origin),
             Step::BundleStored(refreshing) | Step::Refreshed(refreshing) => Some(refreshing.origin),
             Step::ClaimTag(wrapping) | Step::Wrapped(wrapping) => Some(wrapping.origin),
+            Step::ChainStored(change) | Step::ChainChanged(change) => Some(change.origin),
             Step::Mint(_) => None,
         }
     }
@@ -256,6 +263,7 @@ impl Shard {
                 Op::Revoke(revocation) => self.start_revocation(slot, revocation, fx),
                 Op::Refresh(refresh) => self.start_refresh(slot, refresh, fx),
                 Op::Wrap(wrapping) => self.start_wrap(slot, wrapping, fx),
+                Op::Retain(retaining) => self.start_retaining(slot, retaining, fx),
             }
         }
     }
@@ -332,6 +340,8 @@ impl Shard {
                 Step::BundleStored(refreshing) => self.commit_refresh(slot, refreshing, fx),
                 Step::Refreshed(refreshing) => self.refreshed(slot, *refreshing, fx),
                 Step::Wrapped(wrapping) => self.wrapped(&wrapping, fx),
+                Step::ChainStored(change) => self.commit_change(slot, change, fx),
+                Step::ChainChanged(change) => self.chain_changed(slot, *change, fx),
                 Step::ClaimTag(_) => {}
                 Step::Claim(_) | Step::Mint(_) => {}
             },
