@@ -88,6 +88,7 @@ impl Config {
     ///
     /// # Errors
     /// As [`Config::load`].
+    #[cfg(test)]
     pub(crate) fn without_file(environment: &Environment) -> Result<Self, ConfigError> {
         Self::resolve(environment::read(environment)?, BTreeMap::new())
     }

@@ -110,8 +110,6 @@ impl Signals {
 /// A relay with both its listeners.
 pub(crate) struct Server {
     pub(crate) running: Arc<Running>,
-    /// Where the public listener is.
-    pub(crate) public: SocketAddr,
     /// Where the private one is.
     #[cfg_attr(not(test), expect(dead_code, reason = "asked for by tests"))]
     pub(crate) private: SocketAddr,
@@ -187,7 +185,6 @@ impl Server {
         let surface = tokio::spawn(serve.into_future());
         Ok(Self {
             running,
-            public,
             private,
             posting,
             surface,

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use drover_storage::StoreError;
 use drover_storage::control::Write;
-use drover_wire::id::{EntryHash, GroupId, Nonce, PublicKey, Token};
+use drover_wire::id::{EntryHash, GroupId, Hash, Nonce, PublicKey, Token};
 use minicbor::{Decode, Encode};
 
 /// The workspace's salt: 32 raw bytes.
@@ -26,6 +26,10 @@ pub(crate) const PROBATION: &[u8] = b"probation/";
 pub(crate) const ROTATION: &[u8] = b"rotation/";
 /// Wake registrations (12 §4) by entry hash.
 pub(crate) const WAKE: &[u8] = b"wake/";
+/// Where a group's retention chain stands ([`crate::retention`]).
+pub(crate) const RETENTION: &[u8] = b"retention/";
+/// A destruction, by its group and name.
+pub(crate) const DESTRUCTION: &[u8] = b"destruction/";
 /// The transparency log (05 §13) by its sequence number.
 pub(crate) const TRANSPARENCY: &[u8] = b"transparency/";
 
@@ -68,6 +72,14 @@ pub(crate) fn rotation_key(recovery: &PublicKey) -> Vec<u8> {
 
 pub(crate) fn wake_key(entry: &EntryHash) -> Vec<u8> {
     key(WAKE, &[&entry.0])
+}
+
+pub(crate) fn retention_key(group: &GroupId) -> Vec<u8> {
+    key(RETENTION, &[&group.0])
+}
+
+pub(crate) fn destruction_key(group: &GroupId, name: &Hash) -> Vec<u8> {
+    key(DESTRUCTION, &[&group.0, &name.0])
 }
 
 /// The change that stores `value` under `key`.

@@ -9,7 +9,9 @@ mod cases {
     mod access;
     mod admission;
     mod commits;
+    mod dropping;
     mod joining;
+    mod retention;
     mod sending;
     mod slow;
     mod states;

@@ -49,7 +49,8 @@ pub(crate) struct World<D: Driver> {
     pub(crate) shared: Arc<Shared>,
     /// Number of this shard.
     pub(crate) me: usize,
-    /// Messages in and out since the turn began.
+    /// Messages that came in since the turn began. What goes out is batched already: a replay to one reader must not be
+    /// slowed down for the number of its messages.
     pub(crate) turn_messages: u64,
     /// To be written at the end of the turn.
     pub(crate) dirty: Vec<ConnId>,
@@ -230,7 +231,6 @@ impl<D: Driver> Effects for World<D> {
             conn.dirty = true;
             self.dirty.push(id);
         }
-        self.turn_messages += messages;
         self.metrics.messages_out.add(messages);
         true
     }

@@ -1,6 +1,7 @@
 //! SEND and HANDSHAKE: judged on memory, numbered, gathered into the shard's open batch, acknowledged once that batch
 //! is durable (architecture.md §3). One batch is under way at a time; the next fills meanwhile.
 
+use super::drops::Part;
 use super::{Pending, Shard};
 use crate::effects::{Effects, StoreRequest};
 use crate::event::ConnId;
@@ -39,8 +40,10 @@ struct Batch {
     handshakes: Vec<NewHandshake>,
     /// Connections that wait for this batch.
     waiting: Vec<ConnId>,
-    /// Realms whose byte count changed, and by how much.
+    /// Realms whose byte count changed, and by how much, deletions aside.
     usage: Vec<(u32, u64)>,
+    /// What it deletes.
+    parts: Vec<Part>,
     bytes: usize,
 }
 
@@ -48,12 +51,12 @@ impl Batch {
     fn is_empty(&self) -> bool {
         self.groups.is_empty() && self.handshakes.is_empty()
     }
+}
 
-    fn charge(&mut self, realm: u32, bytes: u64) {
-        match self.usage.iter_mut().find(|(r, _)| *r == realm) {
-            Some((_, sum)) => *sum += bytes,
-            None => self.usage.push((realm, bytes)),
-        }
+fn charge(usage: &mut Vec<(u32, u64)>, realm: u32, bytes: u64) {
+    match usage.iter_mut().find(|(r, _)| *r == realm) {
+        Some((_, sum)) => *sum += bytes,
+        None => usage.push((realm, bytes)),
     }
 }
 
@@ -85,6 +88,7 @@ impl Ingest {
             batch.runs.retain(|run| !is_of_realm(run.group));
             batch.handshakes.retain(|handshake| !is_of_realm(handshake.group));
             batch.usage.retain(|(r, _)| *r != realm);
+            batch.parts.retain(|part| part.realm != realm);
         }
         involved
     }
@@ -205,6 +209,12 @@ impl Shard {
             );
             return Ok(());
         }
+        let frozen = self
+            .realm_mut(realm)
+            .and_then(|r| r.frozen_refusal(&envelope.group));
+        if let Some(refusal) = frozen {
+            return Err(refusal); // 12
+        }
         if self.ingest.open.bytes >= UNCOMMITTED_BYTES_MAX {
             return Err(Code::Backpressure.into());
         }
@@ -228,7 +238,7 @@ impl Shard {
         if group.run.items.len() == 1 {
             self.ingest.open.groups.push(slot);
         }
-        self.ingest.open.charge(realm, ct_bytes);
+        charge(&mut self.ingest.open.usage, realm, ct_bytes);
         self.ingest.open.bytes += envelope.encoded_len();
         if map {
             // A map session's acknowledgement is the accepted envelope itself.
@@ -452,7 +462,7 @@ impl Shard {
         index.push(seq, &id);
         let out = delivery(seq);
         let batch = &mut self.ingest.open;
-        batch.charge(realm_slot, body.len() as u64);
+        charge(&mut batch.usage, realm_slot, body.len() as u64);
         batch.bytes += body.len();
         batch.handshakes.push(NewHandshake {
             group: slot,
@@ -470,7 +480,7 @@ impl Shard {
 
     /// Hands the open batch to the store unless one is under way.
     pub(super) fn submit_batch<E: Effects>(&mut self, fx: &mut E) {
-        if self.ingest.under_way.is_some() || self.ingest.open.is_empty() {
+        if self.ingest.under_way.is_some() || (self.ingest.open.is_empty() && self.drops.is_idle()) {
             return;
         }
         let mut batch = std::mem::take(&mut self.ingest.open);
@@ -494,6 +504,7 @@ impl Shard {
                 seq: item.seq,
                 id: item.id,
                 bytes: bytes.slice(item.envelope as usize..item.end as usize),
+                budget_bytes: item.ct_bytes,
             }));
             let cost = items.iter().map(|i| i.cost).sum();
             batch.runs.push(SealedRun {
@@ -514,11 +525,16 @@ impl Shard {
                 seq: handshake.seq,
                 id: handshake.id,
                 bytes: handshake.message.clone(),
+                budget_bytes: handshake.message.len() as u32,
             });
+        }
+        batch.parts = self.add_deletions(&mut request);
+        for part in &batch.parts {
+            charge(&mut batch.usage, part.realm, 0);
         }
         for &(slot, _) in &batch.usage {
             let id = self.realms[slot as usize].id.clone();
-            // What is accepted so far: this batch is the newest of it.
+            // What is held so far: this batch is the newest of it.
             let total = self.realm_mut(slot).map_or(0, |r| r.log_bytes);
             request.usage.push((id, total));
         }
@@ -560,6 +576,9 @@ impl Shard {
             self.deliver(run, fx);
         }
         self.wake_after(&batch);
+        for part in &batch.parts {
+            self.part_deleted(part, fx);
+        }
         for conn in batch.waiting {
             self.flush_owed(conn, fx);
         }
@@ -610,6 +629,12 @@ impl Shard {
                 }
                 self.metrics.log_bytes.sub(bytes);
             }
+            for part in &batch.parts {
+                if let Some(realm) = self.realm_mut(part.realm) {
+                    realm.log_bytes += part.bytes;
+                }
+                self.metrics.log_bytes.add(part.bytes);
+            }
             for slot in batch
                 .groups
                 .iter()
@@ -632,6 +657,9 @@ impl Shard {
                         index.roll_back();
                     }
                 }
+            }
+            for part in &batch.parts {
+                self.part_failed(part.group, fx);
             }
             for conn in batch.waiting {
                 self.fail_waiting(conn, durable_to, fx);
@@ -706,6 +734,7 @@ fn add_to_run(group: &mut Group, envelope: &Envelope<'_>, wall_ms: u64, writer: 
         start: start as u32,
         envelope: from as u32,
         end: run.buffer.len() as u32,
+        ct_bytes: envelope.ct.len() as u32,
         cost: cost(encoded) as u32,
         writer,
     });

@@ -13,6 +13,7 @@ pub(crate) use invites::Recreated;
 pub(crate) use join::CodeTry;
 
 use super::keys::{KeysOp, KeysStep};
+use super::retention::{Change, Retaining};
 use super::wake::WakeOp;
 use super::wrap::Wrapping;
 use super::{Pending, Posted, RealmState, Shard, ShardMessage, Waiter};
@@ -89,6 +90,7 @@ pub(crate) enum Op {
     Refresh(invites::Refresh),
     Wrap(Box<Wrapping>),
     Wake(WakeOp),
+    Retain(Box<Retaining>),
 }
 
 impl Op {
@@ -103,6 +105,7 @@ impl Op {
             Op::Revoke(revocation) => Some(revocation.origin),
             Op::Refresh(refresh) => Some(refresh.origin),
             Op::Wrap(wrapping) => Some(wrapping.origin),
+            Op::Retain(retaining) => Some(retaining.origin),
             Op::Wake(op) => op.origin(),
         }
     }
@@ -145,6 +148,9 @@ pub(crate) enum Step {
     ClaimTag(Box<Wrapping>),
     Wrapped(Box<Wrapping>),
     Wake(WakeOp),
+    /// A whole record of a retention chain is stored; the one that decides follows.
+    ChainStored(Box<Change>),
+    ChainChanged(Box<Change>),
 }
 
 impl Step {
@@ -164,6 +170,7 @@ impl Step {
             Step::BundleStored(refreshing) | Step::Refreshed(refreshing) => Some(refreshing.origin),
             Step::ClaimTag(wrapping) | Step::Wrapped(wrapping) => Some(wrapping.origin),
             Step::Wake(op) => op.origin(),
+            Step::ChainStored(change) | Step::ChainChanged(change) => Some(change.origin),
             Step::Mint(_) => None,
         }
     }
@@ -278,6 +285,7 @@ impl Shard {
                 Op::Refresh(refresh) => self.start_refresh(slot, refresh, fx),
                 Op::Wrap(wrapping) => self.start_wrap(slot, wrapping, fx),
                 Op::Wake(op) => self.start_wake(slot, op, fx),
+                Op::Retain(retaining) => self.start_retaining(slot, retaining, fx),
             }
         }
     }
@@ -360,6 +368,8 @@ impl Shard {
                 Step::Refreshed(refreshing) => self.refreshed(slot, *refreshing, fx),
                 Step::Wrapped(wrapping) => self.wrapped(&wrapping, fx),
                 Step::Wake(op) => self.wake_committed(slot, op, fx),
+                Step::ChainStored(change) => self.commit_change(slot, change, fx),
+                Step::ChainChanged(change) => self.chain_changed(slot, *change, fx),
                 Step::ClaimTag(_) => {}
                 Step::Claim(_) | Step::Mint(_) => {}
             },

@@ -7,7 +7,7 @@ use crate::effects::{Effects, StoreRequest};
 use crate::shard::{Pending, Waiter};
 use drover_storage::control::Outcome;
 use drover_storage::{RealmId, StoreError};
-use drover_wire::id::{Hash, Token};
+use drover_wire::id::{GroupId, Hash, Token};
 
 /// Where an answer for the operator goes; called once, on the shard's thread.
 pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
@@ -47,8 +47,10 @@ pub struct RealmReport {
     pub entries: Option<usize>,
     /// Group rows.
     pub groups: usize,
-    /// Ciphertext and handshake bytes accepted.
+    /// Ciphertext and handshake bytes held.
     pub log_bytes: u64,
+    /// Groups frozen by a retention conflict, ascending (`/readyz` shows them).
+    pub frozen: Vec<GroupId>,
     /// The bootstrap invite's token and the genesis fingerprint, while it is unredeemed.
     pub unredeemed: Option<(Token, Hash)>,
 }
@@ -128,6 +130,11 @@ impl Shard {
                         entries: realm.chain.head.as_ref().map(|h| h.entries.len()),
                         groups,
                         log_bytes: realm.log_bytes,
+                        frozen: {
+                            let mut frozen: Vec<GroupId> = realm.frozen().copied().collect();
+                            frozen.sort_unstable();
+                            frozen
+                        },
                         unredeemed: realm
                             .genesis
                             .as_ref()
