@@ -20,6 +20,7 @@ pub enum Kind {
     ReadSeqs,
     Usage,
     Load,
+    Get,
     Commit,
     Claim,
     /// A one-time code being hashed: no store request, but delayed like one.
@@ -162,7 +163,7 @@ impl ControlStore for Store {
     }
 
     fn get(&self, realm: RealmId, key: Vec<u8>, done: Done<Option<Bytes>>) {
-        self.inner.get(realm, key, done);
+        self.guarded(Kind::Get, done, |done| self.inner.get(realm, key, done));
     }
 
     fn commit(&self, realm: RealmId, batch: ControlBatch, done: Done<Outcome>) {

@@ -188,7 +188,7 @@ impl Shard {
         let swept: Vec<[u8; 32]> = realm
             .attempts
             .iter()
-            .filter(|((token, _), a)| *token == reserve.token && !is_live(a, wall_ms))
+            .filter(|((token, _), a)| *token == reserve.token && !is_live_attempt(a, wall_ms))
             .map(|((_, source), _)| *source)
             .collect();
         let mut attempt = if swept.contains(&reserve.source) || own.failures == 0 {
@@ -383,7 +383,7 @@ fn reserve(
     })
 }
 
-fn is_live(attempt: &Attempt, wall_ms: u64) -> bool {
+pub(in crate::shard) fn is_live_attempt(attempt: &Attempt, wall_ms: u64) -> bool {
     attempt.cooldown_until_ms > wall_ms || attempt.window_started_ms + CODE_COOLDOWN_MS > wall_ms
 }
 
@@ -392,7 +392,7 @@ fn tries(realm: &Realm, token: &Token, except: Option<&[u8; 32]>, wall_ms: u64) 
     realm
         .attempts
         .iter()
-        .filter(|((t, source), a)| t == token && Some(source) != except && is_live(a, wall_ms))
+        .filter(|((t, source), a)| t == token && Some(source) != except && is_live_attempt(a, wall_ms))
         .map(|(_, a)| a.failures)
         .sum()
 }

@@ -11,7 +11,9 @@ mod seats;
 pub(crate) use bundles::BundleRead;
 pub(crate) use invites::Recreated;
 pub(crate) use join::CodeTry;
+pub(super) use join::is_live_attempt;
 
+use super::collector::{Sweep, Swept};
 use super::keys::{KeysOp, KeysStep};
 use super::retention::{Change, Retaining};
 use super::wake::WakeOp;
@@ -91,6 +93,7 @@ pub(crate) enum Op {
     Wrap(Box<Wrapping>),
     Wake(WakeOp),
     Retain(Box<Retaining>),
+    Sweep(Sweep),
 }
 
 impl Op {
@@ -107,6 +110,7 @@ impl Op {
             Op::Wrap(wrapping) => Some(wrapping.origin),
             Op::Retain(retaining) => Some(retaining.origin),
             Op::Wake(op) => op.origin(),
+            Op::Sweep(_) => None,
         }
     }
 
@@ -120,6 +124,9 @@ impl Op {
 
     /// The realm was dropped: whoever waits comes again.
     pub(super) fn abandon<E: Effects>(self, shard: &mut Shard, fx: &mut E) {
+        if let Op::Sweep(_) = self {
+            shard.sweep_ended(fx);
+        }
         if let Some(origin) = self.origin() {
             shard.send_answer(origin, Err(self.failure().into()), fx);
         }
@@ -151,6 +158,7 @@ pub(crate) enum Step {
     /// A whole record of a retention chain is stored; the one that decides follows.
     ChainStored(Box<Change>),
     ChainChanged(Box<Change>),
+    Swept(Box<Swept>),
 }
 
 impl Step {
@@ -171,7 +179,7 @@ impl Step {
             Step::ClaimTag(wrapping) | Step::Wrapped(wrapping) => Some(wrapping.origin),
             Step::Wake(op) => op.origin(),
             Step::ChainStored(change) | Step::ChainChanged(change) => Some(change.origin),
-            Step::Mint(_) => None,
+            Step::Mint(_) | Step::Swept(_) => None,
         }
     }
 
@@ -285,6 +293,7 @@ impl Shard {
                 Op::Refresh(refresh) => self.start_refresh(slot, refresh, fx),
                 Op::Wrap(wrapping) => self.start_wrap(slot, wrapping, fx),
                 Op::Wake(op) => self.start_wake(slot, op, fx),
+                Op::Sweep(step) => self.start_sweep(slot, step, fx),
                 Op::Retain(retaining) => self.start_retaining(slot, retaining, fx),
             }
         }
@@ -315,7 +324,12 @@ impl Shard {
     /// Whether the realm was given up while this step was under way. Nobody here knows what it was decided on any
     /// more: who asked comes again, and the realm may be read now.
     fn was_given_up<E: Effects>(&mut self, slot: u32, step: &Step, fx: &mut E) -> bool {
-        self.is_given_up(slot, step.origin().map(|origin| (origin, step.failure())), fx)
+        let waits = step.origin().map(|origin| (origin, step.failure()));
+        let given_up = self.is_given_up(slot, waits, fx);
+        if given_up && matches!(step, Step::Swept(_)) {
+            self.sweep_ended(fx);
+        }
+        given_up
     }
 
     /// The same for an operation that was still reading.
@@ -368,6 +382,7 @@ impl Shard {
                 Step::Refreshed(refreshing) => self.refreshed(slot, *refreshing, fx),
                 Step::Wrapped(wrapping) => self.wrapped(&wrapping, fx),
                 Step::Wake(op) => self.wake_committed(slot, op, fx),
+                Step::Swept(swept) => self.swept(slot, *swept, fx),
                 Step::ChainStored(change) => self.commit_change(slot, change, fx),
                 Step::ChainChanged(change) => self.chain_changed(slot, *change, fx),
                 Step::ClaimTag(_) => {}
@@ -386,6 +401,9 @@ impl Shard {
                 // A refused check means that memory and store differ: like an unknown outcome, load it again.
                 if result != Err(StoreError::NotCommitted) {
                     self.drop_realm(slot, fx);
+                }
+                if let Step::Swept(swept) = &step {
+                    self.sweep_uncommitted(slot, swept, fx);
                 }
             }
         }
