@@ -200,7 +200,10 @@ fn run_attest(case: &Value) -> Outcome {
     // The warning names whom the case says it names.
     for warning in &report.warnings {
         match warning {
-            Warning::Silent { device } => assert_eq!(*device, author),
+            Warning::Silent { device } => {
+                let by_agent = case["author_kind"] == "agent";
+                assert_eq!(*device, if by_agent { issuer } else { author });
+            }
             Warning::UnproxiedAgent { agent: a, issuer: i } => assert_eq!((*a, *i), (agent, issuer)),
             Warning::TotalSilence => assert!(case["author_kind"].is_null()),
             other => panic!("not among the cases: {other:?}"),
@@ -254,9 +257,15 @@ fn cases_of_our_own() {
     };
     let attest =
         |id: &str, expect: &str, attest: Value| json!({ "id": id, "expect": expect, "attest": attest });
-    let agent = |sends: bool, attests: bool, covers: bool| json!({ "author_kind": "agent", "sends_envelopes": sends, "issuer_attests": attests, "issuer_covers_agent": covers });
-    let author = |rounds: u64, sends: bool, attests: bool| json!({ "author_kind": "device", "rounds": rounds, "sends_envelopes": sends, "attests": attests });
+    let agent = |rounds: u64, [sends, attests, covers]: [bool; 3]| {
+        json!({
+            "author_kind": "agent", "rounds": rounds, "sends_envelopes": sends,
+            "issuer_attests": attests, "issuer_covers_agent": covers,
+        })
+    };
+    let author = |rounds: u64, [sends, attests]: [bool; 2]| json!({ "author_kind": "device", "rounds": rounds, "sends_envelopes": sends, "attests": attests });
     let silence = |minutes: u64, receiving: bool| json!({ "minutes": minutes, "peer_attestations": 0, "receiving_envelopes": receiving });
+    let claims = |claimed: u64, leaves: u64| json!({ "relay_claims_leaves": claimed, "ratchet_tree_device_leaves": leaves });
     let cases = [
         chain("chain-two", accept, &[]),
         chain("chain-repeated", accept, &[json!({ "ctr": 1, "prev": "link0" })]),
@@ -299,29 +308,34 @@ fn cases_of_our_own() {
             warning,
             &[json!({ "ctr": 1, "prev": "link0", "body": "B" })],
         ),
-        attest("attest-one-round-proves-nothing", accept, author(1, true, false)),
-        attest("attest-silent-for-three", warning, author(3, true, false)),
-        attest("attest-and-write", accept, author(3, true, true)),
-        attest("attest-only", accept, author(8, false, true)),
-        attest("attest-agent-issuer-silent", accept, agent(true, false, false)),
-        attest("attest-agent-not-covered", warning, agent(true, true, false)),
-        attest("attest-agent-covered", accept, agent(true, true, true)),
-        attest("attest-agent-silent", accept, agent(false, true, false)),
+        attest(
+            "attest-one-round-proves-nothing",
+            accept,
+            author(1, [true, false]),
+        ),
+        attest("attest-silent-for-three", warning, author(3, [true, false])),
+        attest("attest-and-write", accept, author(3, [true, true])),
+        attest("attest-only", accept, author(8, [false, true])),
+        attest(
+            "attest-agent-issuer-silent",
+            accept,
+            agent(1, [true, false, false]),
+        ),
+        attest(
+            "attest-agent-issuer-silenced",
+            warning,
+            agent(2, [true, false, false]),
+        ),
+        attest("attest-agent-not-covered", warning, agent(1, [true, true, false])),
+        attest("attest-agent-covered", accept, agent(1, [true, true, true])),
+        attest("attest-agent-silent", accept, agent(1, [false, true, false])),
         attest("attest-silence-for-45-minutes", accept, silence(45, true)),
         attest("attest-silence-for-75-minutes", warning, silence(75, true)),
         attest("attest-nobody-there", accept, silence(600, false)),
-        attest(
-            "attest-claimed-whole",
-            accept,
-            json!({ "relay_claims_leaves": 5, "ratchet_tree_device_leaves": 5 }),
-        ),
-        attest(
-            "attest-claimed-fewer",
-            warning,
-            json!({ "relay_claims_leaves": 4, "ratchet_tree_device_leaves": 5 }),
-        ),
+        attest("attest-claimed-whole", accept, claims(5, 5)),
+        attest("attest-claimed-fewer", warning, claims(4, 5)),
     ];
-    assert_eq!(run(&cases), (9, 13));
+    assert_eq!(run(&cases), (9, 14));
 }
 
 /// Two members that see different histories of an author learn of it, and only when it does not settle by itself.

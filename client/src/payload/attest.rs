@@ -8,11 +8,15 @@
 //! | In a finished round | Warning |
 //! | --- | --- |
 //! | an attester and we still differ about an author, two rounds after we first did | [`Warning::Disagreement`] |
-//! | a device wrote in this round and the one before, and attested in neither | [`Warning::Silent`] |
+//! | a device, or an agent of its, wrote in this round and the one before, and it attested in neither | [`Warning::Silent`] |
 //! | an agent wrote, its issuing device attested, and did not cover it | [`Warning::UnproxiedAgent`] |
 //! | members write, and no peer has attested for 60 minutes | [`Warning::TotalSilence`] |
 //! | a relay claims fewer attesters than there are | [`Warning::ShrunkenSet`] |
 //! | a device neither writes nor attests; an agent is silent with its device | nothing: a shut laptop |
+//!
+//! Honest people must not set these off, or nobody heeds them. Hence two refinements: a device does not have to cover an
+//! agent before that has written, and silence counts only once an envelope has come whose sender, being connected, must
+//! have attested since anybody last did. A member that joined without the history is not warned about what it can't read.
 //!
 //! [`Monitor`] is told what arrives and the time, in milliseconds of a clock that never goes back.
 
@@ -40,7 +44,7 @@ pub enum Warning {
         /// Whose history it is.
         author: PublicKey,
     },
-    /// Its envelopes arrive and its attestations do not. Names the device.
+    /// Its envelopes, or those of agents it issued, arrive and its attestations do not. Names the device.
     Silent {
         /// The device.
         device: PublicKey,
@@ -104,6 +108,7 @@ struct Pending {
 
 #[derive(Debug, Default)]
 struct Round {
+    /// Devices that wrote, themselves or by an agent.
     wrote: BTreeSet<PublicKey>,
     attested: BTreeSet<PublicKey>,
     /// Agents that wrote, with their issuers.
@@ -175,14 +180,11 @@ impl Monitor {
         if issuer.unwrap_or(author) == self.me {
             return;
         }
-        match issuer {
-            Some(issuer) => {
-                self.agents.insert((author, issuer));
-                self.now.agents.insert((author, issuer));
-            }
-            None => {
-                self.now.wrote.insert(author);
-            }
+        // An agent's envelopes come by way of its device, so they prove that device's presence.
+        self.now.wrote.insert(issuer.unwrap_or(author));
+        if let Some(issuer) = issuer {
+            self.agents.insert((author, issuer));
+            self.now.agents.insert((author, issuer));
         }
         // Whoever sent it was connected, so had to attest within a period; earlier ones prove nothing.
         if now_ms.saturating_sub(self.heard_ms) > ATTEST_PERIOD_MS {
