@@ -4,7 +4,7 @@
 use crate::budget::Minute;
 use crate::chain::{Chain, Head};
 use crate::event::ConnId;
-use crate::records::{self, Attempt, Genesis, Grant, Invite, InviteState, Seat, Shelf};
+use crate::records::{self, Attempt, Genesis, Grant, Handoff, Invite, InviteState, Seat, Shelf};
 use crate::shard::control::Op;
 use bytes::Bytes;
 use drover_storage::{RealmId, StoreError};
@@ -12,6 +12,7 @@ use drover_wire::access::AccessSet;
 use drover_wire::id::{EntryHash, GroupId, Hash, Nonce, PublicKey, Salt, Token};
 use hashbrown::{HashMap, HashSet};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// A device's SEND budgets, shared by all its sockets; reconnecting does not clear them (02 §6).
 #[derive(Debug, Default)]
@@ -46,6 +47,8 @@ pub(crate) struct Realm {
     pub(crate) commits: HashSet<(Token, Nonce, GroupId)>,
     pub(crate) attempts: HashMap<(Token, [u8; 32]), Attempt>,
     pub(crate) genesis: Option<Genesis>,
+    /// The bootstrap invite sealed, until it is redeemed.
+    pub(crate) handoff: Option<Arc<Handoff>>,
     /// Key packages by `H(device key)`.
     pub(crate) shelves: HashMap<Hash, Shelf>,
     /// Next number and last hash of the transparency log.
@@ -84,6 +87,7 @@ impl Realm {
             commits: HashSet::new(),
             attempts: HashMap::new(),
             genesis: None,
+            handoff: None,
             shelves: HashMap::new(),
             transparency: (0, Hash([0; 32])),
             log_bytes,
@@ -106,6 +110,8 @@ impl Realm {
                 ));
             } else if key == records::GENESIS {
                 realm.genesis = Some(records::get(value)?);
+            } else if key == records::HANDOFF {
+                realm.handoff = Some(Arc::new(records::get(value)?));
             } else if tail(records::SET).is_some() {
                 newest = Some(value); // ascending by version
             } else if let Some(hash) = tail(records::GRANT) {
