@@ -13,6 +13,8 @@ pub(crate) const SALT: &[u8] = b"salt";
 pub(crate) const HEAD: &[u8] = b"head";
 /// The genesis record.
 pub(crate) const GENESIS: &[u8] = b"genesis";
+/// The bootstrap invite sealed to the operator's key; gone once the workspace is founded.
+pub(crate) const HANDOFF: &[u8] = b"handoff";
 /// Every accepted set under its version, as received.
 pub(crate) const SET: &[u8] = b"set/";
 pub(crate) const GRANT: &[u8] = b"grant/";
@@ -251,6 +253,28 @@ pub(crate) struct Genesis {
     pub(crate) token: [u8; 16],
     #[n(2)]
     pub(crate) redeemed_ms: Option<u64>,
+}
+
+/// The bootstrap invite's link and code, sealed to a key of the operator's (06 §14). Made with the invite, in the same
+/// commit, and never again.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Handoff {
+    /// The sealed link, as it is served.
+    #[n(0)]
+    pub blob: String,
+    /// The sealed code, as it is served.
+    #[n(1)]
+    pub sealed_code: String,
+    /// The genesis key's fingerprint, lower-case hex.
+    #[n(2)]
+    pub fingerprint: String,
+    /// From when on it is not served, Unix milliseconds.
+    #[n(3)]
+    pub expires_ms: u64,
+    /// SHA-256 of the key it was sealed to: nobody else has a use for it.
+    #[n(4)]
+    #[cbor(with = "minicbor::bytes")]
+    pub recipient: [u8; 32],
 }
 
 /// A superseded wrap (07 B2).

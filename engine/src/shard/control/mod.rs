@@ -406,13 +406,14 @@ impl Shard {
         }
     }
 
-    /// Keeps the directory's knowledge of who is founding this workspace current.
+    /// Keeps the directory's knowledge of who is founding this workspace current, and of the invite they need for it.
     pub(super) fn note_founders(&mut self, slot: u32) {
         let (wall_ms, directory) = (self.now.wall_ms, self.directory.clone());
         if let RealmState::Ready(realm) = &self.realms[slot as usize].state {
             let founders = (realm.chain.head.is_none() && realm.is_unspent())
                 .then(|| (realm.salt, realm.founders(wall_ms).collect()));
             directory.set_founders(&realm.id, founders);
+            directory.set_handoff(&realm.id, realm.handoff.clone());
         }
     }
 }
