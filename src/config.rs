@@ -229,18 +229,16 @@ impl Config {
             .unwrap_or_else(cores)
     }
 
-    /// What devices are told to register with while push is on (13 §a.2).
+    /// Where devices are told to register while push is on (12 §8).
     pub(crate) fn push_register_url(&self) -> Option<String> {
         if !self.on(Key::Push) {
             return None;
         }
         let stated = self.text(Key::PushRegisterUrl).map(str::to_owned);
         stated.or_else(|| {
-            let url = self.text(Key::PushUrl)?;
-            Some(
-                url.strip_suffix("/v1/wake")
-                    .map_or_else(|| url.to_owned(), |base| format!("{base}/v1/handles")),
-            )
+            let url = self.text(Key::PushUrl)?.trim_end_matches('/');
+            let base = url.strip_suffix("/v1/wake").unwrap_or(url);
+            Some(format!("{}/v1/handles", base.trim_end_matches('/')))
         })
     }
 

@@ -7,6 +7,7 @@
 //! | [`logging`] | log lines and what they never say |
 //! | [`serve`] | starting and stopping |
 //! | [`running`] | the relay while it runs, as the operator's surface sees it |
+//! | [`ringer`] | wakes on their way to the ringer |
 //! | [`private`] | the private listener: readiness, metrics, operator routes |
 //! | [`private_client`] | its other end, for the commands that ask a running relay |
 //! | [`operator_key`] | the file that lets them |
@@ -26,6 +27,7 @@ mod logging;
 mod operator_key;
 mod private;
 mod private_client;
+mod ringer;
 mod running;
 mod serve;
 mod workspace;

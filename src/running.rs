@@ -2,9 +2,11 @@
 //! fit to serve.
 
 use crate::config::{Config, Key, Storage};
+use crate::ringer::Ringer;
 use crate::workspace::{self, Banner};
 use drover_engine::effects::Stores;
 use drover_engine::shard::{MintOutcome, Operator, RealmReport, ShardMessage};
+use drover_engine::wake::WakeHandle;
 use drover_engine::{Directory, metrics::Metrics as EngineMetrics};
 use drover_storage::RealmId;
 use drover_storage::embedded::Embedded;
@@ -32,6 +34,8 @@ pub(crate) struct Running {
     store: Embedded,
     stores: Stores,
     directory: Arc<Directory>,
+    /// With push on.
+    pub(crate) ringer: Option<Arc<Ringer>>,
 }
 
 /// What became of a mint.
@@ -62,6 +66,7 @@ impl Running {
         store: Embedded,
         stores: Stores,
         directory: Arc<Directory>,
+        ringer: Option<Arc<Ringer>>,
     ) -> Self {
         Self {
             config,
@@ -72,6 +77,7 @@ impl Running {
             store,
             stores,
             directory,
+            ringer,
         }
     }
 
@@ -168,6 +174,12 @@ impl Running {
             anyhow::bail!("the relay does not serve");
         }
         Ok(tokio::time::timeout(PATIENCE, told).await??)
+    }
+
+    /// The ringer does not know this handle: its registration goes.
+    pub(crate) fn forget_handle(&self, realm: RealmId, handle: WakeHandle) {
+        let (shard, message) = ShardMessage::forget_handle(realm, handle, self.config.shards());
+        self.with_relay(|relay| relay.post(shard, message));
     }
 
     /// Entries of the newest access set, summed over all workspaces (13 §c.1).

@@ -6,6 +6,7 @@ use crate::config::{Config, Key, Storage};
 use crate::digest::build_digest;
 use crate::handoff::HandoffPage;
 use crate::logging::{self, Safe};
+use crate::ringer::{Posting, Ringer};
 use crate::running::{Mint, Running, probe_folder};
 use crate::workspace::{self, Banner, Shown};
 use crate::{operator_key, private};
@@ -116,6 +117,8 @@ pub(crate) struct Server {
     /// Where the private one is.
     #[cfg_attr(not(test), expect(dead_code, reason = "asked for by tests"))]
     pub(crate) private: SocketAddr,
+    /// With push on.
+    posting: Option<Posting>,
     surface: JoinHandle<io::Result<()>>,
     /// Dropped to end it.
     end_surface: oneshot::Sender<()>,
@@ -138,8 +141,11 @@ impl Server {
         let handoff = handoff_page(&config, &store, &directory)?;
 
         let digest = build_digest(config.image_digest());
-        let bound = Relay::bind(relay_config(&config, &digest, &stores, &directory, handoff))
-            .map_err(bind_failure)?;
+        let ringer = Ringer::configured(&config)
+            .map_err(|error| Failure::config(format!("the requests to WEALD_RELAY_PUSH_URL: {error}")))?;
+        let mut relay_config = relay_config(&config, &digest, &stores, &directory, handoff);
+        relay_config.wakes = ringer.as_ref().map(Ringer::sink);
+        let bound = Relay::bind(relay_config).map_err(bind_failure)?;
         let address = config.address(Key::ObservabilityListen);
         let busy = |error: io::Error| Failure::unavailable(format!("cannot listen on {address}: {error}"));
         let listener =
@@ -152,11 +158,25 @@ impl Server {
         let key =
             key.map_err(|error| Failure::unavailable(format!("operator.key in DROVER_DATA_DIR: {error}")))?;
         let public = bound.local_addr();
-        let running = Arc::new(Running::new(config, digest, store, stores, directory));
+        let running = Arc::new(Running::new(
+            config,
+            digest,
+            store,
+            stores,
+            directory,
+            ringer.clone(),
+        ));
         let relay = bound.start();
         running.set_relay(
             relay.map_err(|error| Failure::unavailable(format!("cannot start a shard: {error}")))?,
         );
+        let posting = ringer.map(|ringer| {
+            let running = running.clone();
+            Posting::start(ringer, move |realm, handle| running.forget_handle(realm, handle))
+        });
+        let posting = posting.transpose().map_err(|error| {
+            Failure::unavailable(format!("cannot start the requests to the ringer: {error}"))
+        })?;
         if let Some(banner) = first_workspace(&running).await {
             let _ = write!(out, "{banner}").and_then(|()| out.flush());
         }
@@ -170,6 +190,7 @@ impl Server {
             running,
             public,
             private,
+            posting,
             surface,
             end_surface,
         })
@@ -193,6 +214,7 @@ impl Server {
 
     /// Refuses readiness, finishes what is under way, ends.
     pub(crate) async fn stop(self) {
+        drop(self.posting);
         if let Some(relay) = self.running.stop() {
             // Joins threads.
             let _ = tokio::task::spawn_blocking(move || relay.drain(DRAIN)).await;
@@ -360,6 +382,7 @@ fn relay_config(
         engine: Arc::new(engine_config(config, digest)),
         stores: stores.clone(),
         directory: directory.clone(),
+        wakes: None,
     }
 }
 
@@ -382,6 +405,14 @@ fn engine_config(config: &Config, digest: &str) -> drover_engine::Config {
         handshake_timeout_ms: config.number(Key::HandshakeTimeoutMs),
         idle_timeout_ms: config.number(Key::IdleTimeoutMs),
         build_digest: digest.into(),
+        push: config
+            .push_register_url()
+            .map(|register_url| drover_engine::config::Push {
+                register_url: register_url.into(),
+                coalesce_ms: config.number(Key::PushCoalesceMs),
+            }),
+        janitor_interval_ms: config.number(Key::JanitorIntervalMs),
+        retention_days: config.limit(Key::RetentionDays),
         shards: config.shards(),
         ..drover_engine::Config::default()
     }

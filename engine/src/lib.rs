@@ -12,6 +12,7 @@
 //! | [`bootstrap`] | minting a workspace: its genesis key and first invite |
 //! | [`directory`] | which realm owns a name, for all shards |
 //! | [`metrics`] | what a shard counts |
+//! | [`wake`] | handles, and whom an event wakes |
 
 pub mod bootstrap;
 mod budget;
@@ -31,6 +32,7 @@ mod records;
 mod retention;
 mod session;
 pub mod shard;
+pub mod wake;
 
 pub use config::Config;
 pub use directory::Directory;

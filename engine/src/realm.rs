@@ -7,6 +7,7 @@ use crate::event::ConnId;
 use crate::records::{self, Attempt, Genesis, Grant, Handoff, Invite, InviteState, Seat, Shelf};
 use crate::retention::{Destruction, Retention};
 use crate::shard::control::Op;
+use crate::wake::Registrations;
 use bytes::Bytes;
 use drover_storage::{RealmId, StoreError};
 use drover_wire::access::AccessSet;
@@ -55,6 +56,7 @@ pub(crate) struct Realm {
     pub(crate) handoff: Option<Arc<Handoff>>,
     /// Key packages by `H(device key)`.
     pub(crate) shelves: HashMap<Hash, Shelf>,
+    pub(crate) wakes: Registrations,
     /// The retention chain of every group that has one.
     retention: HashMap<GroupId, Retention>,
     /// Those of them that take no new envelopes: what SEND looks at.
@@ -99,6 +101,7 @@ impl Realm {
             genesis: None,
             handoff: None,
             shelves: HashMap::new(),
+            wakes: Registrations::default(),
             retention: HashMap::new(),
             frozen: HashSet::new(),
             destructions: HashMap::new(),
@@ -158,6 +161,9 @@ impl Realm {
                     Hash::from_slice(shelf).ok_or(StoreError::Damaged)?,
                     records::get(value)?,
                 );
+            } else if let Some(entry) = tail(records::WAKE) {
+                let entry = EntryHash::from_slice(entry).ok_or(StoreError::Damaged)?;
+                realm.wakes.insert(entry, records::get(value)?);
             } else if let Some(device) = tail(records::PROBATION) {
                 let stored: records::Probation = records::get(value)?;
                 let device = PublicKey::from_slice(device).ok_or(StoreError::Damaged)?;
@@ -296,6 +302,7 @@ impl Realm {
             conns.retain(|c| *c != conn);
             if conns.is_empty() {
                 self.registry.remove(entry);
+                self.wakes.stir();
             }
         }
     }

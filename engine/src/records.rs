@@ -26,6 +26,8 @@ pub(crate) const ATTEMPT: &[u8] = b"attempt/";
 pub(crate) const SHELF: &[u8] = b"shelf/";
 pub(crate) const PROBATION: &[u8] = b"probation/";
 pub(crate) const ROTATION: &[u8] = b"rotation/";
+/// Wake registrations (12 §4) by entry hash.
+pub(crate) const WAKE: &[u8] = b"wake/";
 /// Where a group's retention chain stands ([`crate::retention`]).
 pub(crate) const RETENTION: &[u8] = b"retention/";
 /// A destruction, by its group and name.
@@ -68,6 +70,10 @@ pub(crate) fn probation_key(device: &PublicKey) -> Vec<u8> {
 
 pub(crate) fn rotation_key(recovery: &PublicKey) -> Vec<u8> {
     key(ROTATION, &[&recovery.0])
+}
+
+pub(crate) fn wake_key(entry: &EntryHash) -> Vec<u8> {
+    key(WAKE, &[&entry.0])
 }
 
 pub(crate) fn retention_key(group: &GroupId) -> Vec<u8> {
@@ -326,6 +332,35 @@ impl Shelf {
     /// Packages that can still be served.
     pub(crate) fn live(&self, wall_ms: u64) -> usize {
         self.entries.iter().filter(|e| wall_ms < e.expires_ms).count()
+    }
+}
+
+/// A device's wake registration (12 §4).
+#[derive(Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct WakeRow {
+    #[n(0)]
+    #[cbor(with = "minicbor::bytes")]
+    pub(crate) handle: [u8; 16],
+    /// Mask of [`crate::wake::Category::bit`].
+    #[n(1)]
+    pub(crate) categories: u8,
+    #[n(2)]
+    pub(crate) expires_ms: u64,
+    #[n(3)]
+    pub(crate) updated_ms: u64,
+}
+
+impl WakeRow {
+    /// Whether its device may still be woken.
+    pub(crate) fn is_live(&self, wall_ms: u64) -> bool {
+        wall_ms < self.expires_ms
+    }
+}
+
+// By hand, because a handle is never rendered anywhere (12 §9).
+impl std::fmt::Debug for WakeRow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("WakeRow")
     }
 }
 

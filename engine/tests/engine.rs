@@ -16,4 +16,5 @@ mod cases {
     mod slow;
     mod states;
     mod subscribing;
+    mod wake;
 }

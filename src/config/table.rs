@@ -156,7 +156,7 @@ settings! {
     PushToken "WEALD_RELAY_PUSH_TOKEN" Kind::Text, None, Set,
         "Bearer sent to the ringer.";
     PushRegisterUrl "WEALD_RELAY_PUSH_REGISTER_URL" Kind::Text, None, Plain,
-        "Where devices are told to register, at most 512 bytes. Unset: the push URL with a trailing `/v1/wake` replaced by `/v1/handles`.";
+        "Where devices are told to register, at most 512 bytes. Unset: the push URL with `/v1/handles` in the place of a `/v1/wake` at its end, or behind it.";
     PushCoalesceMs "WEALD_RELAY_PUSH_COALESCE_MS" FROM_0, Some("2000"), Plain,
         "Milliseconds within which wakes of one handle become one; 0: none do. Wakes for calls skip it.";
     PushQueue "WEALD_RELAY_PUSH_QUEUE" AT_LEAST_1, Some("1024"), Plain,

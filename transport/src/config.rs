@@ -2,6 +2,7 @@
 
 use crate::pages::PublicPages;
 use drover_engine::effects::Stores;
+use drover_engine::wake::Wake;
 use drover_engine::{Config, Directory};
 use std::io;
 use std::path::PathBuf;
@@ -30,7 +31,13 @@ pub struct RelayConfig {
     pub stores: Stores,
     /// Which realm owns a name.
     pub directory: Arc<Directory>,
+    /// Takes the devices to be woken; called on shard threads, so it must neither wait nor take long. Unused with
+    /// push off.
+    pub wakes: Option<WakeSink>,
 }
+
+/// See [`RelayConfig::wakes`].
+pub type WakeSink = Arc<dyn Fn(Vec<Wake>) + Send + Sync>;
 
 /// Default of [`RelayConfig::turn_us_max`].
 pub const TURN_US_MAX: u64 = 500;

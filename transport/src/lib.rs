@@ -58,7 +58,7 @@ pub(crate) use double::Shard;
 #[cfg(not(test))]
 pub(crate) use drover_engine::Shard;
 
-pub use config::{BindError, RelayConfig, TURN_US_MAX, TlsError, TlsSource};
+pub use config::{BindError, RelayConfig, TURN_US_MAX, TlsError, TlsSource, WakeSink};
 pub use metrics::{CLOSE_REASON_LABELS, Snapshot};
 pub use pages::{Page, PublicPages};
 pub use relay::{Bound, Relay};

@@ -68,6 +68,7 @@ impl Relay {
             stores: config.stores.clone(),
             offload: Offload::start()?,
             admission: Admission::new(config.max_connections),
+            wakes: config.wakes.clone(),
         });
         Ok(Bound {
             config,

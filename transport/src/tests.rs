@@ -42,6 +42,7 @@ impl Served {
                 control: Arc::new(store),
             },
             directory: Arc::new(Directory::default()),
+            wakes: None,
         };
         change(&mut config, &dir);
         let relay = Relay::bind(config).unwrap().start().unwrap();

@@ -36,6 +36,7 @@ fn without_descriptors_connections_are_turned_away_and_nothing_spins() {
         public: None,
         engine: Arc::new(Config::default()),
         directory: Arc::new(Directory::default()),
+        wakes: None,
         stores: Stores {
             log: Arc::new(store.clone()),
             control: Arc::new(store),

@@ -68,6 +68,7 @@ fn serve(shards: usize, tls: bool, change: impl FnOnce(&mut Config)) -> Served {
         public: None,
         engine: Arc::new(engine),
         directory: Arc::new(Directory::open(&store).unwrap()),
+        wakes: None,
         stores: Stores {
             log: Arc::new(store.clone()),
             control: Arc::new(store),

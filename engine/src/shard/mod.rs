@@ -18,6 +18,7 @@ mod map_form;
 mod reconcile;
 mod replay;
 mod retention;
+mod wake;
 mod wrap;
 
 pub use crate::session::Session;
@@ -35,11 +36,12 @@ use crate::metrics::Metrics;
 use crate::outbox::Outbound;
 use crate::realm::{Admission, Realm};
 use crate::session::{Allowed, Owed, State, Waiting, allowed};
+use crate::wake::{Wake, WakeHandle};
 use bytes::Bytes;
 use drover_storage::log::{StreamId, StreamKind};
 use drover_storage::{RealmId, StoreError};
 use drover_wire::error::{Code, Refusal};
-use drover_wire::frame::{DecodeError, Frame, Wake};
+use drover_wire::frame::{DecodeError, Frame};
 use drover_wire::id::{EntryHash, GroupId, PublicKey};
 use hashbrown::HashMap;
 use ingest::Ingest;
@@ -84,6 +86,8 @@ enum Posted {
     Answer { conn: ConnId, answer: control::Answer },
     /// From the operator's surface.
     Operator { realm: RealmId, operator: Operator },
+    /// The ringer does not know this handle.
+    ForgetHandle { realm: RealmId, handle: WakeHandle },
 }
 
 impl ShardMessage {
@@ -177,6 +181,7 @@ enum Waiter {
         request: control::Request,
     },
     Operator(Operator),
+    ForgetHandle(WakeHandle),
 }
 
 /// What a ticket stands for.
@@ -238,6 +243,10 @@ pub struct Shard {
     /// Connections whose parked frame is to be handled again.
     retry: Vec<ConnId>,
     timers: BinaryHeap<Reverse<(u64, ConnId)>>,
+    /// Devices to be woken at the end of this turn.
+    woken: Vec<Wake>,
+    /// Registrations of the last hour by principal; reconnecting does not clear them (12 §3).
+    registered: HashMap<EntryHash, wake::Registered>,
     /// Realms to load as soon as nothing of them is under way any more.
     deferred: Vec<u32>,
     /// Counts the refusals that carry a spread interval.
@@ -291,6 +300,8 @@ impl Shard {
             next_gather: 0,
             retry: Vec::new(),
             timers: BinaryHeap::new(),
+            woken: Vec::new(),
+            registered: HashMap::new(),
             deferred: Vec::new(),
             jitter: secret,
             preload,
@@ -385,6 +396,9 @@ impl Shard {
             self.realm_slot(&realm, fx);
         }
         self.submit_batch(fx);
+        if !self.woken.is_empty() {
+            fx.wake(std::mem::take(&mut self.woken));
+        }
     }
 
     /// The monotonic moment of the next timer, if any: [`Event::Tick`] is due then.
@@ -716,14 +730,7 @@ impl Shard {
                 self.detach(conn);
                 self.close_when_flushed(conn, CloseHow::Flush, CloseReason::Client, fx);
             }
-            // No ringer is configured: the capability is "off", and asking is always answered (12).
-            Frame::Wake(Wake::Query) => {
-                let capability = Frame::Wake(Wake::Capability {
-                    enabled: false,
-                    register_url: "",
-                });
-                self.reply(conn, message::frame(&capability), fx);
-            }
+            Frame::Wake(wake) => self.wake(conn, &wake, &message, fx),
             other => self.later(conn, &other, fx),
         }
     }
@@ -1021,6 +1028,10 @@ impl Shard {
             Waiter::Finish { conn } if is_there => self.finish_auth(conn, fx),
             Waiter::Finish { conn } => self.fail(conn, down(), CloseReason::Protocol, fx),
             Waiter::Remote { origin, request } if is_there => self.serve_request(slot, origin, request, fx),
+            Waiter::ForgetHandle(handle) if is_there => {
+                self.enqueue(slot, control::Op::Wake(wake::WakeOp::Forget(handle)), fx);
+            }
+            Waiter::ForgetHandle(_) => {} // the next wake finds out again
             Waiter::Remote { origin, request } => self.send_answer(origin, control::unread(&request), fx),
             Waiter::Operator(operator) => self.serve_operator(slot, operator, is_there, fx),
         }
@@ -1098,6 +1109,7 @@ impl Shard {
             }
             Posted::Answer { conn, answer } => self.receive_answer(conn, answer, fx),
             Posted::Operator { realm, operator } => self.operate(&realm, operator, fx),
+            Posted::ForgetHandle { realm, handle } => self.forget_handle(&realm, handle, fx),
         }
     }
 
@@ -1127,6 +1139,7 @@ impl Shard {
         if now >= self.next_sweep_ms {
             self.next_sweep_ms = now + SWEEP_MS;
             self.sweep_indexes();
+            self.sweep_registered();
         }
     }
 

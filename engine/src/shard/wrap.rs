@@ -107,7 +107,7 @@ impl Shard {
         fx: &mut E,
     ) {
         let (slot, wall_ms) = (wrapping.realm, self.now.wall_ms);
-        if self.is_given_up(slot, Some(wrapping.origin), fx) {
+        if self.is_given_up(slot, Some((wrapping.origin, Code::Backpressure)), fx) {
             return;
         }
         let stored = values.and_then(|mut v| match v.pop().flatten() {

@@ -82,6 +82,8 @@ pub enum Got {
     Live(GroupId, u64, Vec<u8>),
     Bye(Vec<u8>),
     Capability(bool),
+    Registered(u64),
+    Cleared,
     Other(u8),
 }
 
@@ -145,6 +147,8 @@ impl Got {
             Frame::Live { group, epoch, ct } => Got::Live(group, epoch, ct.to_vec()),
             Frame::Bye { reason } => Got::Bye(reason.to_vec()),
             Frame::Wake(Wake::Capability { enabled, .. }) => Got::Capability(enabled),
+            Frame::Wake(Wake::Registered { expires_at_ms }) => Got::Registered(expires_at_ms),
+            Frame::Wake(Wake::Cleared) => Got::Cleared,
             other => Got::Other(other.tag()),
         }
     }

@@ -9,6 +9,8 @@ use crate::realm::Realm;
 use crate::records::{self, Grant, InviteState, Transparency, VoidReason};
 use crate::shard::Pending;
 use crate::shard::admission::group_key;
+use crate::shard::wake::handle_key;
+use crate::wake::WakeHandle;
 use bytes::Bytes;
 use drover_storage::RealmId;
 use drover_storage::control::{Check, ControlBatch, Write};
@@ -65,6 +67,8 @@ struct Changes {
     seat: Option<(Token, Nonce)>,
     /// What the transparency log gains, in order.
     transparency: Vec<Transparency>,
+    /// Wake registrations of those removed.
+    wakes: Vec<(EntryHash, WakeHandle)>,
 }
 
 impl Shard {
@@ -239,6 +243,10 @@ impl Shard {
             wall_ms,
         } = committing;
         realm.grants.extend(changes.grants);
+        for (entry, _) in &changes.wakes {
+            realm.wakes.remove(entry);
+        }
+        realm.wakes.stir();
         realm.chain.probations.extend(changes.probations);
         if let Some(rotation) = &acceptance.rotation {
             realm.chain.rotations.remove(&rotation.spent);
@@ -334,7 +342,10 @@ fn changes(realm: &Realm, judged: &Judged, wall_ms: u64) -> Changes {
             .map(|(key, _)| *key)
     });
     let transparency = transparency(realm, judged, genesis, wall_ms);
+    let removed = acceptance.removed.iter();
+    let wakes = removed.filter_map(|entry| Some((*entry, WakeHandle(realm.wakes.get(entry)?.handle))));
     Changes {
+        wakes: wakes.collect(),
         grants,
         probations,
         seat,
@@ -452,10 +463,16 @@ fn batch(realm: &Realm, committing: &Committing) -> ControlBatch {
             entry,
         ));
     }
+    let wakes = changes.wakes.iter();
+    writes.extend(
+        wakes
+            .clone()
+            .map(|(entry, _)| records::remove(records::wake_key(entry))),
+    );
     ControlBatch {
         checks: vec![cas],
         writes,
-        directory: Vec::new(),
+        directory: wakes.map(|(_, handle)| (handle_key(handle), None)).collect(),
     }
 }
 
