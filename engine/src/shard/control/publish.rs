@@ -161,14 +161,11 @@ impl Shard {
     }
 
     pub(super) fn start_publication<E: Effects>(&mut self, slot: u32, publication: Publication, fx: &mut E) {
-        let wall_ms = self.now.wall_ms;
-        let Some(realm) = self.realm_mut(slot) else { return };
-        let seats: Vec<(EntryHash, u64)> = realm.founders(wall_ms).collect();
-        let gate = realm.is_unspent().then_some(GenesisGate { reservations: &seats });
-        let acceptance = match realm.chain.judge(&publication.set, &realm.salt, wall_ms, gate) {
+        let acceptance = match self.judge_publication(slot, &publication.set) {
             Ok(acceptance) => acceptance,
             Err(refusal) => return self.send_answer(publication.origin, Err(refusal), fx),
         };
+        let Some(realm) = self.realm_mut(slot) else { return };
         let genesis = realm.chain.head.is_none();
         let id = realm.id.clone();
         let claiming = if genesis {
@@ -207,7 +204,25 @@ impl Shard {
         for (group, owner) in judged.claiming.iter().zip(owners) {
             self.directory.claimed_group(*group, owner);
         }
-        self.commit_publication(slot, judged, fx);
+        // The seat may have lapsed meanwhile: what is committed is judged at the moment it is dated.
+        match self.judge_publication(slot, &judged.publication.set) {
+            Ok(acceptance) => {
+                let judged = Judged {
+                    acceptance,
+                    ..*judged
+                };
+                self.commit_publication(slot, Box::new(judged), fx);
+            }
+            Err(refusal) => self.send_answer(judged.publication.origin, Err(refusal), fx),
+        }
+    }
+
+    fn judge_publication(&mut self, slot: u32, set: &AccessSet) -> Result<Acceptance, Refusal> {
+        let wall_ms = self.now.wall_ms;
+        let realm = self.realm_mut(slot).ok_or(Code::Backpressure)?;
+        let seats: Vec<(EntryHash, u64)> = realm.founders(wall_ms).collect();
+        let gate = realm.is_unspent().then_some(GenesisGate { reservations: &seats });
+        realm.chain.judge(set, &realm.salt, wall_ms, gate)
     }
 
     fn commit_publication<E: Effects>(&mut self, slot: u32, judged: Box<Judged>, fx: &mut E) {
