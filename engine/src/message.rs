@@ -188,7 +188,7 @@ mod tests {
         for len in [1, 23, 24, 255, 256, 65_535, 65_536, 1_048_700] {
             let envelope = vec![7; len];
             let whole = frame(&Frame::Push { envelope: &envelope });
-            let run = pushes([envelope.as_slice()].into_iter());
+            let run = pushes([envelope.as_slice()].into_iter(), false);
             assert_eq!(whole.bytes, run.bytes, "{len}");
             assert_eq!(whole.cost, run.cost);
         }
