@@ -7,6 +7,7 @@ mod join;
 pub(crate) mod operator;
 mod publish;
 mod seats;
+mod sweep;
 
 pub(crate) use bundles::BundleRead;
 pub(crate) use invites::Recreated;
@@ -87,6 +88,8 @@ pub(crate) enum Op {
     Revoke(invites::Revocation),
     Refresh(invites::Refresh),
     Wrap(Box<Wrapping>),
+    /// What time alone ends.
+    Sweep,
 }
 
 impl Op {
@@ -101,6 +104,7 @@ impl Op {
             Op::Revoke(revocation) => Some(revocation.origin),
             Op::Refresh(refresh) => Some(refresh.origin),
             Op::Wrap(wrapping) => Some(wrapping.origin),
+            Op::Sweep => None,
         }
     }
 
@@ -133,6 +137,7 @@ pub(crate) enum Step {
     Refreshed(Box<invites::Refreshing>),
     ClaimTag(Box<Wrapping>),
     Wrapped(Box<Wrapping>),
+    Swept(Box<sweep::Swept>),
 }
 
 impl Step {
@@ -151,7 +156,7 @@ impl Step {
             Step::Revoked(revoked) => Some(revoked.origin),
             Step::BundleStored(refreshing) | Step::Refreshed(refreshing) => Some(refreshing.origin),
             Step::ClaimTag(wrapping) | Step::Wrapped(wrapping) => Some(wrapping.origin),
-            Step::Mint(_) => None,
+            Step::Mint(_) | Step::Swept(_) => None,
         }
     }
 }
@@ -256,6 +261,7 @@ impl Shard {
                 Op::Revoke(revocation) => self.start_revocation(slot, revocation, fx),
                 Op::Refresh(refresh) => self.start_refresh(slot, refresh, fx),
                 Op::Wrap(wrapping) => self.start_wrap(slot, wrapping, fx),
+                Op::Sweep => self.start_sweep(slot, fx),
             }
         }
     }
@@ -332,6 +338,7 @@ impl Shard {
                 Step::BundleStored(refreshing) => self.commit_refresh(slot, refreshing, fx),
                 Step::Refreshed(refreshing) => self.refreshed(slot, *refreshing, fx),
                 Step::Wrapped(wrapping) => self.wrapped(&wrapping, fx),
+                Step::Swept(swept) => self.swept(slot, *swept, fx),
                 Step::ClaimTag(_) => {}
                 Step::Claim(_) | Step::Mint(_) => {}
             },
