@@ -9,9 +9,15 @@ mod cases {
     mod access;
     mod admission;
     mod commits;
+    mod crash;
+    mod invites;
     mod joining;
+    mod keys;
+    mod map_form;
+    mod recovery;
     mod sending;
     mod slow;
     mod states;
     mod subscribing;
+    mod wraps;
 }

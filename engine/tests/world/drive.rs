@@ -79,6 +79,14 @@ pub enum Got {
     Live(GroupId, u64, Vec<u8>),
     Bye(Vec<u8>),
     Capability(bool),
+    Invite(Vec<u8>),
+    Wrap(Vec<u8>),
+    /// KEYS published: the depth of the shelf.
+    Published(u32),
+    /// KEYS bundles.
+    Bundles(Vec<Vec<u8>>),
+    /// KEYS none.
+    NoBundles,
     Other(u8),
 }
 
@@ -138,6 +146,13 @@ impl Got {
             Frame::Live { group, epoch, ct } => Got::Live(group, epoch, ct.to_vec()),
             Frame::Bye { reason } => Got::Bye(reason.to_vec()),
             Frame::Wake(Wake::Capability { enabled, .. }) => Got::Capability(enabled),
+            Frame::Invite { body } => Got::Invite(body.to_vec()),
+            Frame::Wrap { body } => Got::Wrap(body.to_vec()),
+            Frame::Keys(Keys::Published { remaining }) => Got::Published(remaining),
+            Frame::Keys(Keys::Bundles { packages }) => {
+                Got::Bundles(packages.iter().map(<[u8]>::to_vec).collect())
+            }
+            Frame::Keys(Keys::None) => Got::NoBundles,
             other => Got::Other(other.tag()),
         }
     }

@@ -3,9 +3,11 @@
 //! may choose. Everything happens in [`World::pump`], on one thread, in a fixed order; nothing sleeps.
 
 mod conn;
+mod control;
 mod drive;
 mod store;
 
+pub use control::*;
 pub use drive::*;
 pub use store::{Fault, Kind, Store};
 
@@ -45,7 +47,8 @@ impl Work {
             Work::Store(StoreRequest::Read { .. }) => Kind::Read,
             Work::Store(StoreRequest::ReadSeqs { .. }) => Kind::ReadSeqs,
             Work::Store(StoreRequest::Usage(_)) => Kind::Usage,
-            Work::Store(StoreRequest::Load(_) | StoreRequest::Get(..)) => Kind::Load,
+            Work::Store(StoreRequest::Load(_)) => Kind::Load,
+            Work::Store(StoreRequest::Get(..)) => Kind::Get,
             Work::Store(StoreRequest::Commit(..)) => Kind::Commit,
             Work::Store(StoreRequest::Claim(..)) => Kind::Claim,
             Work::Code(_) => Kind::Code,
