@@ -192,14 +192,11 @@ fn config_argument(args: &[OsString]) -> Option<PathBuf> {
 /// decisions.md 49. The store's lock tells whether a relay runs on it.
 fn new_workspace(config: &Config, name: &str, out: &mut dyn Write) -> Result<(), Failure> {
     let realm = workspace::realm(name).map_err(Failure::usage)?;
-    if workspace::must_be_sealed(config) {
-        return Err(Failure::config(workspace::CANNOT_SEAL));
-    }
     let banner = match serve::open_embedded(config)? {
         Err(OpenError::Locked(_)) => mint_running(config, name)?,
         opened => {
             let store = opened.map_err(serve::store_failure)?;
-            let minted = workspace::mint_stopped(&store, &realm, config.hostname());
+            let minted = workspace::mint_stopped(&store, &realm, config.hostname(), config.handoff_key());
             minted.map_err(|error| Failure::unavailable(format!("the store: {error}")))?
         }
     };
@@ -227,18 +224,12 @@ fn mint_running(config: &Config, name: &str) -> Result<Option<workspace::Banner>
     })?;
     let body = serde_json::json!({ "name": name }).to_string();
     let answer = ask(config, "POST", "/workspaces", Some(&key), &body)?;
-    let text = |field: &str| {
-        let document: serde_json::Value = serde_json::from_str(&answer.body).ok()?;
-        Some(document.get(field)?.as_str()?.to_owned())
-    };
-    match (answer.status, text("link"), text("genesis")) {
-        (201, Some(link), Some(fingerprint)) => Ok(Some(workspace::Banner {
-            link,
-            code: text("code"),
-            fingerprint,
-        })),
-        (200, ..) => Ok(None),
-        (status, ..) => Err(Failure::unavailable(format!(
+    let document: Option<serde_json::Value> = serde_json::from_str(&answer.body).ok();
+    let banner = document.as_ref().and_then(workspace::Banner::from_json);
+    match (answer.status, banner) {
+        (201, Some(banner)) => Ok(Some(banner)),
+        (200, _) => Ok(None),
+        (status, _) => Err(Failure::unavailable(format!(
             "the relay answered {status}: {}",
             answer.body.trim()
         ))),

@@ -11,6 +11,7 @@
 //! | [`private_client`] | its other end, for the commands that ask a running relay |
 //! | [`operator_key`] | the file that lets them |
 //! | [`workspace`] | minting workspaces, and the banner |
+//! | [`handoff`] | the first invite sealed for the operator instead of printed |
 //! | [`demo`] | a relay and two devices, to be looked at |
 //! | [`digest`] | what this build calls itself |
 
@@ -20,6 +21,7 @@ mod cli;
 mod config;
 mod demo;
 mod digest;
+mod handoff;
 mod logging;
 mod operator_key;
 mod private;

@@ -40,22 +40,25 @@ struct Surface {
 }
 
 impl Surface {
-    /// Whether the request carries the operator token. Hashes are compared in constant time.
+    /// Whether the request carries the operator token.
     fn is_operator(&self, headers: &HeaderMap) -> bool {
-        let bearer = bearer(headers);
+        let bearer = sent_bearer(headers);
         self.token.is_some_and(|token| bearer == Some(token))
     }
 
     /// The same, or the key from the data folder.
     fn may_mint(&self, headers: &HeaderMap) -> bool {
-        self.is_operator(headers) || bearer(headers) == Some(self.key)
+        self.is_operator(headers) || sent_bearer(headers) == Some(self.key)
     }
 }
 
-/// The hash of the token in `Authorization: Bearer TOKEN`, exactly so.
-fn bearer(headers: &HeaderMap) -> Option<blake3::Hash> {
-    let value = headers.get(header::AUTHORIZATION)?.as_bytes();
-    Some(blake3::hash(value.strip_prefix(b"Bearer ")?))
+fn sent_bearer(headers: &HeaderMap) -> Option<blake3::Hash> {
+    bearer(headers.get(header::AUTHORIZATION)?.as_bytes())
+}
+
+/// The hash of the token in `Authorization: Bearer TOKEN`, exactly so; hashes are compared in constant time.
+pub(crate) fn bearer(authorization: &[u8]) -> Option<blake3::Hash> {
+    Some(blake3::hash(authorization.strip_prefix(b"Bearer ")?))
 }
 
 /// All routes. `key` is the content of `operator.key`.
@@ -156,14 +159,8 @@ async fn new_workspace(
         Ok(realm) => realm,
         Err(what) => return (StatusCode::BAD_REQUEST, format!("{what}\n")).into_response(),
     };
-    if workspace::must_be_sealed(&surface.running.config) {
-        return (StatusCode::CONFLICT, format!("{}\n", workspace::CANNOT_SEAL)).into_response();
-    }
     match surface.running.mint(&realm, false).await {
-        Ok(Mint::Minted(banner)) => {
-            let body = json!({ "link": banner.link, "code": banner.code, "genesis": banner.fingerprint });
-            (StatusCode::CREATED, Json(body)).into_response()
-        }
+        Ok(Mint::Minted(banner)) => (StatusCode::CREATED, Json(banner.to_json())).into_response(),
         Ok(Mint::Existed) => (StatusCode::OK, Json(json!({ "existed": true }))).into_response(),
         Err(error) => {
             tracing::warn!(%error, "a workspace could not be minted");

@@ -3,7 +3,6 @@
 
 use crate::config::{Config, Key, Storage};
 use crate::workspace::{self, Banner};
-use drover_engine::bootstrap;
 use drover_engine::effects::Stores;
 use drover_engine::shard::{MintOutcome, Operator, RealmReport, ShardMessage};
 use drover_engine::{Directory, metrics::Metrics as EngineMetrics};
@@ -118,10 +117,13 @@ impl Running {
     /// # Errors
     /// When the store or the system's randomness fails, or the relay is stopping.
     pub(crate) async fn mint(&self, realm: &RealmId, first: bool) -> anyhow::Result<Mint> {
-        let id = realm.clone();
-        // Hashing the code takes a while.
-        let minted =
-            tokio::task::spawn_blocking(move || bootstrap::mint(&id, workspace::now_ms(), first)).await??;
+        let (id, hostname) = (realm.clone(), self.config.hostname().to_owned());
+        let handoff = self.config.handoff_key().cloned();
+        let is_sealed = handoff.is_some();
+        let minted = tokio::task::spawn_blocking(move || {
+            workspace::mint(&id, workspace::now_ms(), first, &hostname, handoff.as_ref())
+        });
+        let minted = minted.await??;
         let outcome = self
             .ask(realm, |reply| Operator::Mint {
                 minted: Box::new(minted),
@@ -129,13 +131,19 @@ impl Running {
             })
             .await?;
         match outcome {
-            MintOutcome::Minted(banner) => Ok(Mint::Minted(workspace::fresh_banner(
+            MintOutcome::Minted(banner) => Ok(Mint::Minted(Banner::fresh(
                 self.config.hostname(),
                 &banner,
+                is_sealed,
             ))),
             MintOutcome::Existed => Ok(Mint::Existed),
             MintOutcome::Failed => anyhow::bail!("the store did not take it"),
         }
+    }
+
+    /// The relay's own workspace, if it has one.
+    pub(crate) fn first(&self) -> Option<RealmId> {
+        self.directory.first()
     }
 
     /// What can be counted of a workspace.

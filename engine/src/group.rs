@@ -80,6 +80,34 @@ impl Index {
         debug_assert!(self.durable <= self.items.len());
     }
 
+    /// Takes out records that were deleted; `entries` ascend. The newest record is never one of them, so no number is
+    /// given twice, by this index or by one that is read from the store later.
+    pub(crate) fn remove(&mut self, entries: &[IndexEntry]) {
+        let newest = self.next_seq();
+        let (mut gone, mut durable) = (entries.iter().map(|e| e.seq).peekable(), self.durable);
+        self.items.retain(|item| {
+            let seq = item_seq(item);
+            while gone.next_if(|&at| at < seq).is_some() {}
+            let goes = gone.next_if_eq(&seq).is_some();
+            durable -= usize::from(goes);
+            !goes
+        });
+        debug_assert_eq!(self.next_seq(), newest, "the newest record stays");
+        self.durable = durable;
+        self.items.shrink_to_fit();
+        let (items, secret) = (&self.items, self.secret);
+        let hash = |&at: &u32| Self::hash(secret, &items[at as usize][8..]);
+        self.by_id = HashTable::with_capacity(items.len());
+        for at in 0..items.len() as u32 {
+            self.by_id.insert_unique(hash(&at), at, hash);
+        }
+    }
+
+    /// Where a committed record lies in [`Index::durable`], by its number.
+    pub(crate) fn position(&self, seq: u64) -> Option<usize> {
+        self.durable().binary_search_by_key(&seq, item_seq).ok()
+    }
+
     /// Takes back everything that is not durable (decisions.md 47).
     pub(crate) fn roll_back(&mut self) {
         for at in self.durable..self.items.len() {
@@ -149,6 +177,8 @@ pub(crate) struct RunItem {
     pub(crate) envelope: u32,
     /// Where both end.
     pub(crate) end: u32,
+    /// What it counts in the log budget.
+    pub(crate) ct_bytes: u32,
     pub(crate) cost: u32,
     /// The writer's connection, which is not sent its own.
     pub(crate) writer: ConnId,
@@ -313,6 +343,7 @@ mod tests {
                 seq: 1,
                 id: id(1),
                 bytes: 1,
+                budget_bytes: 1,
             }],
             1,
             7,
@@ -327,6 +358,31 @@ mod tests {
         index.push(2, &id(3));
         index.committed(1);
         assert_eq!(index.find(&id(3)), Some((2, true)));
+    }
+
+    #[test]
+    fn index_forgets_what_was_deleted_and_keeps_counting() {
+        let entry = |seq: u64| IndexEntry {
+            seq,
+            id: id(seq as u8),
+            bytes: 1,
+            budget_bytes: 1,
+        };
+        let all: Vec<IndexEntry> = [1, 2, 4, 7, 9].map(entry).to_vec();
+        let mut index = Index::new(&all, 1, 7);
+        index.push(10, &id(10));
+        index.remove(&[entry(2), entry(3), entry(7)]);
+        let seqs: Vec<u64> = index.durable().iter().map(item_seq).collect();
+        assert_eq!(seqs, [1, 4, 9]);
+        for (seq, found) in [(1, true), (2, false), (4, true), (7, false), (9, true)] {
+            assert_eq!(index.find(&id(seq)), found.then_some((u64::from(seq), true)));
+            assert_eq!(index.position(u64::from(seq)).is_some(), found);
+        }
+        assert_eq!(index.find(&id(10)), Some((10, false)));
+        assert_eq!(index.position(10), None);
+        assert_eq!(index.next_seq(), 11);
+        index.roll_back();
+        assert_eq!((index.find(&id(10)), index.find(&id(9))), (None, Some((9, true))));
     }
 
     #[test]

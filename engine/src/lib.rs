@@ -28,6 +28,7 @@ pub mod metrics;
 pub mod outbox;
 mod realm;
 mod records;
+mod retention;
 mod session;
 pub mod shard;
 

@@ -24,6 +24,15 @@ pub(crate) const KEYS_PER_MINUTE: u32 = 30;
 pub(crate) const CALL_PER_MINUTE: u32 = 120;
 /// DROP frames per connection and minute (09 decision 8).
 pub(crate) const DROP_PER_MINUTE: u32 = 120;
+/// Records of the retention chain, their readings and BLOB aborts per device and minute (08 decision 14).
+pub(crate) const CHAIN_PER_MINUTE: u64 = 300;
+/// Rival controls remembered of one group, as keys that may end its freeze. Ours: any member that once held the key of
+/// an epoch can make as many as it likes.
+pub(crate) const RIVAL_CONTROLS_MAX: usize = 64;
+/// Refused manifests remembered of one group, the newest ones. Ours.
+pub(crate) const REFUSED_MANIFESTS_KEPT: usize = 16;
+/// Envelopes one commit deletes, so that nobody's SEND waits for more than some milliseconds of a DROP. Ours.
+pub(crate) const DELETES_PER_COMMIT: usize = 2048;
 /// One key package.
 pub(crate) const KEY_PACKAGE_BYTES_MAX: usize = 131_072;
 /// Key packages on one device's shelf.

@@ -4,20 +4,25 @@
 use crate::budget::Minute;
 use crate::chain::{Chain, Head};
 use crate::event::ConnId;
-use crate::records::{self, Attempt, Genesis, Grant, Invite, InviteState, Seat, Shelf};
+use crate::records::{self, Attempt, Genesis, Grant, Handoff, Invite, InviteState, Seat, Shelf};
+use crate::retention::{Destruction, Retention};
 use crate::shard::control::Op;
 use bytes::Bytes;
 use drover_storage::{RealmId, StoreError};
 use drover_wire::access::AccessSet;
+use drover_wire::error::Refusal;
 use drover_wire::id::{EntryHash, GroupId, Hash, Nonce, PublicKey, Salt, Token};
 use hashbrown::{HashMap, HashSet};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-/// A device's SEND budgets, shared by all its sockets; reconnecting does not clear them (02 §6).
+/// A device's SEND and chain budgets, shared by all its sockets; reconnecting does not clear them (02 §6).
 #[derive(Debug, Default)]
 pub(crate) struct Device {
     pub(crate) frames: Minute,
     pub(crate) bytes: Minute,
+    /// Records of the retention chain (08 decision 14).
+    pub(crate) chain: Minute,
 }
 
 /// How a realm admits a device (05 §6.2.1).
@@ -46,8 +51,16 @@ pub(crate) struct Realm {
     pub(crate) commits: HashSet<(Token, Nonce, GroupId)>,
     pub(crate) attempts: HashMap<(Token, [u8; 32]), Attempt>,
     pub(crate) genesis: Option<Genesis>,
+    /// The bootstrap invite sealed, until it is redeemed.
+    pub(crate) handoff: Option<Arc<Handoff>>,
     /// Key packages by `H(device key)`.
     pub(crate) shelves: HashMap<Hash, Shelf>,
+    /// The retention chain of every group that has one.
+    retention: HashMap<GroupId, Retention>,
+    /// Those of them that take no new envelopes: what SEND looks at.
+    frozen: HashSet<GroupId>,
+    /// What has to go, by group and name.
+    pub(crate) destructions: HashMap<(GroupId, Hash), Destruction>,
     /// Next number and last hash of the transparency log.
     pub(crate) transparency: (u64, Hash),
     /// Bytes accepted, those not yet durable included (log budget).
@@ -84,7 +97,11 @@ impl Realm {
             commits: HashSet::new(),
             attempts: HashMap::new(),
             genesis: None,
+            handoff: None,
             shelves: HashMap::new(),
+            retention: HashMap::new(),
+            frozen: HashSet::new(),
+            destructions: HashMap::new(),
             transparency: (0, Hash([0; 32])),
             log_bytes,
             registry: HashMap::new(),
@@ -106,6 +123,8 @@ impl Realm {
                 ));
             } else if key == records::GENESIS {
                 realm.genesis = Some(records::get(value)?);
+            } else if key == records::HANDOFF {
+                realm.handoff = Some(Arc::new(records::get(value)?));
             } else if tail(records::SET).is_some() {
                 newest = Some(value); // ascending by version
             } else if let Some(hash) = tail(records::GRANT) {
@@ -158,6 +177,14 @@ impl Realm {
                 let recovery = PublicKey::from_slice(recovery).ok_or(StoreError::Damaged)?;
                 let at = u64::from_be_bytes(value[..].try_into().map_err(|_| StoreError::Damaged)?);
                 realm.chain.rotations.insert(recovery, at);
+            } else if let Some(group) = tail(records::RETENTION) {
+                let group = GroupId::from_slice(group).ok_or(StoreError::Damaged)?;
+                realm.retain(group, Retention::from_record(group, value)?);
+            } else if let Some(rest) = tail(records::DESTRUCTION) {
+                let (group, name) = rest.split_at_checked(32).ok_or(StoreError::Damaged)?;
+                let group = GroupId::from_slice(group).ok_or(StoreError::Damaged)?;
+                let name = Hash::from_slice(name).ok_or(StoreError::Damaged)?;
+                realm.destructions.insert((group, name), records::get(value)?);
             } else if let Some(seq) = tail(records::TRANSPARENCY) {
                 let seq = u64::from_be_bytes(seq.try_into().map_err(|_| StoreError::Damaged)?);
                 let entry: records::Transparency = records::get(value)?;
@@ -177,6 +204,32 @@ impl Realm {
             realm.chain.head = Some(Head::new(set));
         }
         Ok(realm)
+    }
+
+    /// Where a group's retention chain stands.
+    pub(crate) fn retention(&self, group: &GroupId) -> Option<&Retention> {
+        self.retention.get(group)
+    }
+
+    /// It stands there from now on.
+    pub(crate) fn retain(&mut self, group: GroupId, state: Retention) {
+        if state.frozen.is_some() {
+            self.frozen.insert(group);
+        } else {
+            self.frozen.remove(&group);
+        }
+        self.retention.insert(group, state);
+    }
+
+    /// Groups that take no new envelopes.
+    pub(crate) fn frozen(&self) -> impl Iterator<Item = &GroupId> {
+        self.frozen.iter()
+    }
+
+    /// What a new envelope of this group is refused with, if it is frozen.
+    pub(crate) fn frozen_refusal(&self, group: &GroupId) -> Option<Refusal> {
+        let frozen = !self.frozen.is_empty() && self.frozen.contains(group);
+        frozen.then(|| self.retention.get(group).map(Retention::frozen_refusal))?
     }
 
     /// Judges a device against the newest state (05 §6.2).

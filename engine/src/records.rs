@@ -5,7 +5,7 @@ use crate::limits::CODE_COOLDOWN_MS;
 use bytes::Bytes;
 use drover_storage::StoreError;
 use drover_storage::control::Write;
-use drover_wire::id::{EntryHash, GroupId, Nonce, PublicKey, Token};
+use drover_wire::id::{EntryHash, GroupId, Hash, Nonce, PublicKey, Token};
 use minicbor::{Decode, Encode};
 
 /// The workspace's salt: 32 raw bytes.
@@ -14,6 +14,8 @@ pub(crate) const SALT: &[u8] = b"salt";
 pub(crate) const HEAD: &[u8] = b"head";
 /// The genesis record.
 pub(crate) const GENESIS: &[u8] = b"genesis";
+/// The bootstrap invite sealed to the operator's key; gone once the workspace is founded.
+pub(crate) const HANDOFF: &[u8] = b"handoff";
 /// Every accepted set under its version, as received.
 pub(crate) const SET: &[u8] = b"set/";
 pub(crate) const GRANT: &[u8] = b"grant/";
@@ -25,6 +27,10 @@ pub(crate) const ATTEMPT: &[u8] = b"attempt/";
 pub(crate) const SHELF: &[u8] = b"shelf/";
 pub(crate) const PROBATION: &[u8] = b"probation/";
 pub(crate) const ROTATION: &[u8] = b"rotation/";
+/// Where a group's retention chain stands ([`crate::retention`]).
+pub(crate) const RETENTION: &[u8] = b"retention/";
+/// A destruction, by its group and name.
+pub(crate) const DESTRUCTION: &[u8] = b"destruction/";
 /// The transparency log (05 §13) by its sequence number.
 pub(crate) const TRANSPARENCY: &[u8] = b"transparency/";
 
@@ -63,6 +69,14 @@ pub(crate) fn probation_key(device: &PublicKey) -> Vec<u8> {
 
 pub(crate) fn rotation_key(recovery: &PublicKey) -> Vec<u8> {
     key(ROTATION, &[&recovery.0])
+}
+
+pub(crate) fn retention_key(group: &GroupId) -> Vec<u8> {
+    key(RETENTION, &[&group.0])
+}
+
+pub(crate) fn destruction_key(group: &GroupId, name: &Hash) -> Vec<u8> {
+    key(DESTRUCTION, &[&group.0, &name.0])
 }
 
 /// The change that stores `value` under `key`.
@@ -252,6 +266,28 @@ pub(crate) struct Genesis {
     pub(crate) token: [u8; 16],
     #[n(2)]
     pub(crate) redeemed_ms: Option<u64>,
+}
+
+/// The bootstrap invite's link and code, sealed to a key of the operator's (06 §14). Made with the invite, in the same
+/// commit, and never again.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Handoff {
+    /// The sealed link, as it is served.
+    #[n(0)]
+    pub blob: String,
+    /// The sealed code, as it is served.
+    #[n(1)]
+    pub sealed_code: String,
+    /// The genesis key's fingerprint, lower-case hex.
+    #[n(2)]
+    pub fingerprint: String,
+    /// From when on it is not served, Unix milliseconds.
+    #[n(3)]
+    pub expires_ms: u64,
+    /// SHA-256 of the key it was sealed to: nobody else has a use for it.
+    #[n(4)]
+    #[cbor(with = "minicbor::bytes")]
+    pub recipient: [u8; 32],
 }
 
 /// A superseded wrap (07 B2).

@@ -132,8 +132,10 @@ pub(crate) enum Phase {
 pub(crate) struct Recon {
     pub(crate) group: u32,
     pub(crate) round: Round,
-    /// The numbers asked of the store, a prefix of what is owed.
-    pub(crate) asked: Vec<u64>,
+    /// The numbers owed, in the order they are sent: where they lie in the index, a DROP may change meanwhile.
+    pub(crate) owed: Vec<u64>,
+    /// How many of them were asked of the store.
+    pub(crate) asked: usize,
     /// Where the store was told to stop.
     pub(crate) bytes_max: usize,
 }

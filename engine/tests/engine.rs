@@ -10,11 +10,13 @@ mod cases {
     mod admission;
     mod commits;
     mod crash;
+    mod dropping;
     mod invites;
     mod joining;
     mod keys;
     mod map_form;
     mod recovery;
+    mod retention;
     mod sending;
     mod slow;
     mod states;

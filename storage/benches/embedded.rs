@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use drover_storage::contract::{realm, wait};
 use drover_storage::embedded::Embedded;
-use drover_storage::log::{Append, AppendBatch, LogStore, StreamId, StreamKind};
+use drover_storage::log::{Append, AppendBatch, Delete, LogStore, StreamId, StreamKind};
 use drover_wire::id::{GroupId, Hash};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -70,11 +70,13 @@ impl Callers {
                 seq: n / self.streams.len() as u64,
                 id: Hash(id),
                 bytes: self.values[(n % self.values.len() as u64) as usize].clone(),
+                budget_bytes: 0,
             }
         });
         let batch = AppendBatch {
             appends: appends.collect(),
             usage: vec![(realm("ws:bench"), from)],
+            ..AppendBatch::default()
         };
         let again = self.clone();
         self.store.append(
@@ -140,11 +142,12 @@ fn reads(folder: &Path) {
                     seq: n / 20,
                     id: Hash::of(&[&n.to_be_bytes()]),
                     bytes,
+                    budget_bytes: 1024,
                 }
             });
             let batch = AppendBatch {
                 appends: appends.collect(),
-                usage: vec![],
+                ..AppendBatch::default()
             };
             wait(|done| store.append(batch, done)).expect("appends");
         }
@@ -182,10 +185,36 @@ fn reads(folder: &Path) {
         cpu() - cpu_begun,
         begun.elapsed()
     );
+    deletes(&store, RECORDS / 2);
     drop(store);
     let (begun, cpu_begun) = (Instant::now(), cpu());
     let _store = Embedded::open(folder.path()).expect("opens");
     println!("open: {:.0?} CPU, {:.0?}", cpu() - cpu_begun, begun.elapsed());
+}
+
+/// Deletes from ten streams of twenty all but the newest record, in the parts a DROP uses.
+fn deletes(store: &Embedded, records: u64) {
+    const PART: usize = 2048;
+    let (begun, cpu_begun) = (Instant::now(), cpu());
+    for n in 0..10 {
+        let mut entries = wait(|done| store.index(stream(n), done)).expect("reads");
+        entries.pop();
+        for part in entries.chunks(PART) {
+            let batch = AppendBatch {
+                deletes: vec![Delete {
+                    stream: stream(n),
+                    entries: part.to_vec(),
+                }],
+                ..AppendBatch::default()
+            };
+            wait(|done| store.append(batch, done)).expect("deletes");
+        }
+    }
+    println!(
+        "delete {records}: {:.2} ms CPU per 1000, {:.1?}",
+        (cpu() - cpu_begun).as_secs_f64() * 1e6 / records as f64,
+        begun.elapsed()
+    );
 }
 
 fn main() {

@@ -7,7 +7,7 @@
 //! ```
 
 use crate::control::{Check, ControlBatch, ControlStore, DirectoryKey, DirectoryKind, Outcome, Write};
-use crate::log::{Append, AppendBatch, LogStore, Record, StreamId, StreamKind};
+use crate::log::{Append, AppendBatch, Delete, IndexEntry, LogStore, Record, StreamId, StreamKind};
 use crate::{Done, RealmId, StoreError};
 use bytes::Bytes;
 use drover_wire::id::{GroupId, Hash};
@@ -38,6 +38,9 @@ macro_rules! contract {
             read_seqs_agrees_with_read,
             index_lists_number_address_and_length,
             usage_is_the_last_value_given,
+            deleted_records_are_gone_and_nothing_else,
+            a_deletion_is_seen_whole_or_not_at_all,
+            a_deletion_shares_its_batch_with_the_usage,
             an_empty_batch_is_answered,
             a_commit_happens_only_if_every_check_holds,
             checks_see_the_commits_before_them,
@@ -96,6 +99,11 @@ pub fn realm(name: &str) -> RealmId {
     RealmId(name.into())
 }
 
+/// What a record of this length counts: less than it, as of an envelope.
+pub fn budget_bytes(length: usize) -> u32 {
+    length.saturating_sub(7) as u32
+}
+
 /// A record whose address and bytes follow from its stream and number.
 pub fn record(stream: StreamId, seq: u64, length: usize) -> Append {
     let seed = Hash::of(&[stream.group.as_bytes(), &[stream.kind as u8], &seq.to_be_bytes()]);
@@ -105,6 +113,7 @@ pub fn record(stream: StreamId, seq: u64, length: usize) -> Append {
         seq,
         id: seed,
         bytes: bytes.into(),
+        budget_bytes: budget_bytes(length),
     }
 }
 
@@ -113,7 +122,7 @@ fn append(store: &impl LogStore, appends: Vec<Append>) {
         store.append(
             AppendBatch {
                 appends,
-                usage: Vec::new(),
+                ..AppendBatch::default()
             },
             done,
         )
@@ -371,8 +380,9 @@ pub fn index_lists_number_address_and_length(subject: &impl Subject) {
     let index = wait(|done| store.index(envelopes(1), done)).expect("reads");
     assert_eq!(index.len(), appends.len());
     for (entry, append) in index.iter().zip(&appends) {
-        let expected = (append.seq, append.id, append.bytes.len() as u32);
-        assert_eq!((entry.seq, entry.id, entry.bytes), expected);
+        let length = append.bytes.len();
+        let expected = (append.seq, append.id, length as u32, budget_bytes(length));
+        assert_eq!((entry.seq, entry.id, entry.bytes, entry.budget_bytes), expected);
     }
 }
 
@@ -386,10 +396,121 @@ pub fn usage_is_the_last_value_given(subject: &impl Subject) {
         let batch = AppendBatch {
             appends: vec![record(envelopes(1), a, 10)],
             usage,
+            ..AppendBatch::default()
         };
         wait(|done| store.append(batch, done)).expect("appends");
     }
     assert_eq!((usage("ws:a"), usage("ws:ab"), usage("ws:b")), (20, 6, 0));
+}
+
+fn index(store: &impl LogStore, stream: StreamId) -> Vec<IndexEntry> {
+    wait(|done| store.index(stream, done)).expect("reads")
+}
+
+fn delete(store: &impl LogStore, stream: StreamId, entries: Vec<IndexEntry>) {
+    let batch = AppendBatch {
+        deletes: vec![Delete { stream, entries }],
+        ..AppendBatch::default()
+    };
+    wait(|done| store.append(batch, done)).expect("deletes");
+}
+
+/// Deleted is deleted for every way to read and for good, whatever the record's size; its neighbours, other streams
+/// and later records stay; what is not there is no error.
+pub fn deleted_records_are_gone_and_nothing_else(subject: &impl Subject) {
+    let (mine, other) = (envelopes(1), stream(StreamKind::Handshakes, 1));
+    let lengths = [1, 300, 9_000, 1 << 20];
+    let kept = [2, 5, 6, 9, 12];
+    {
+        let store = subject.open();
+        for stream in [mine, other] {
+            let appends = (1..=12).map(|seq| record(stream, seq, lengths[seq as usize % 4]));
+            append(&store, appends.collect());
+        }
+        let gone: Vec<_> = index(&store, mine)
+            .into_iter()
+            .filter(|e| !kept.contains(&e.seq))
+            .collect();
+        delete(&store, mine, gone.clone());
+        delete(&store, mine, gone);
+        delete(&store, envelopes(2), index(&store, other));
+        append(&store, vec![record(mine, 13, 50)]);
+    }
+    let store = subject.open();
+    let expected = [&kept[..], &[13]].concat();
+    let of_index = |stream| index(&store, stream).iter().map(|e| e.seq).collect::<Vec<_>>();
+    assert_eq!(of_index(mine), expected);
+    assert_eq!(seqs(&read(&store, mine, 0, usize::MAX, usize::MAX)), expected);
+    assert_eq!(seqs(&read(&store, mine, 3, 2, usize::MAX)), [5, 6]);
+    let asked = wait(|done| store.read_seqs(mine, (1..=13).rev().collect(), usize::MAX, done));
+    let backwards: Vec<_> = expected.iter().rev().copied().collect();
+    assert_eq!(seqs(&asked.expect("reads")), backwards);
+    assert_eq!(of_index(other), (1..=12).collect::<Vec<_>>());
+}
+
+/// A reader never sees a part of a deletion, nor it without the records appended beside it.
+pub fn a_deletion_is_seen_whole_or_not_at_all(subject: &impl Subject) {
+    let store = subject.open();
+    let mine = envelopes(1);
+    let twenty = |batch: u64| (0..20).map(move |n| record(mine, batch * 20 + n, 100));
+    append(&store, twenty(0).collect());
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for batch in 1..50 {
+                let batch = AppendBatch {
+                    appends: twenty(batch).collect(),
+                    deletes: vec![Delete {
+                        stream: mine,
+                        entries: index(&store, mine),
+                    }],
+                    usage: Vec::new(),
+                };
+                wait(|done| store.append(batch, done)).expect("appends");
+            }
+        });
+        while !writer.is_finished() {
+            let found = seqs(&read(&store, mine, 0, usize::MAX, usize::MAX));
+            assert_eq!((found.len(), found[0] % 20), (20, 0), "{found:?}");
+        }
+    });
+    assert_eq!(index(&store, mine)[0].seq, 49 * 20);
+}
+
+/// What is deleted and what that leaves in the budget are one step, wherever a deletion in parts is interrupted.
+pub fn a_deletion_shares_its_batch_with_the_usage(subject: &impl Subject) {
+    let mine = envelopes(1);
+    let mut left: u64 = (0..40).map(|seq| u64::from(budget_bytes(10 * seq))).sum();
+    {
+        let store = subject.open();
+        let appends = (0..40).map(|seq| record(mine, seq, 10 * seq as usize));
+        let batch = AppendBatch {
+            appends: appends.collect(),
+            usage: vec![(realm("ws:a"), left)],
+            ..AppendBatch::default()
+        };
+        wait(|done| store.append(batch, done)).expect("appends");
+    }
+    for part in 0..4 {
+        let store = subject.open();
+        let found = index(&store, mine);
+        assert_eq!(found.len(), 40 - part * 10);
+        assert_eq!(found.iter().map(|e| u64::from(e.budget_bytes)).sum::<u64>(), left);
+        assert_eq!(wait(|done| store.usage(realm("ws:a"), done)), Ok(left));
+        let entries = found[..10].to_vec();
+        left -= entries.iter().map(|e| u64::from(e.budget_bytes)).sum::<u64>();
+        let batch = AppendBatch {
+            deletes: vec![Delete {
+                stream: mine,
+                entries,
+            }],
+            usage: vec![(realm("ws:a"), left)],
+            ..AppendBatch::default()
+        };
+        wait(|done| store.append(batch, done)).expect("deletes");
+    }
+    let store = subject.open();
+    assert_eq!(index(&store, mine), []);
+    assert_eq!(wait(|done| store.usage(realm("ws:a"), done)), Ok(0));
 }
 
 /// Nothing to do is done.
@@ -608,6 +729,7 @@ pub fn a_reopened_store_has_everything_acknowledged(subject: &impl Subject) {
         let batch = AppendBatch {
             appends: appends.collect(),
             usage: vec![(realm("ws:a"), round + 1)],
+            ..AppendBatch::default()
         };
         wait(|done| store.append(batch, done)).expect("appends");
         let key = round.to_string();
@@ -639,7 +761,7 @@ pub fn many_threads_append_without_loss(subject: &impl Subject) {
                         store.append(
                             AppendBatch {
                                 appends,
-                                usage: vec![],
+                                ..AppendBatch::default()
                             },
                             done,
                         );
@@ -679,7 +801,7 @@ pub fn answers_of_one_caller_come_in_order(subject: &impl Subject) {
                 store.append(
                     AppendBatch {
                         appends,
-                        usage: vec![],
+                        ..AppendBatch::default()
                     },
                     note(&order, n),
                 );
@@ -713,7 +835,7 @@ pub fn dropping_the_store_answers_everything(subject: &impl Subject) {
         store.append(
             AppendBatch {
                 appends,
-                usage: vec![],
+                ..AppendBatch::default()
             },
             done,
         );

@@ -17,8 +17,9 @@
 //! consumer pops until the queue is empty before it sleeps.
 //!
 //! How a consumer sleeps is up to [`Wake`]: [`Parked`] for a thread of its own, an eventfd for one that polls.
-//! The protocol is checked under every interleaving:
-//! `RUSTFLAGS="--cfg loom" cargo test -p drover-storage --release --lib handoff`.
+//! The protocol is checked under every interleaving of one producer and one consumer, and with more of them under
+//! those with two or three interruptions: `RUSTFLAGS="--cfg loom" cargo test -p drover-storage --release --lib handoff`
+//! (two minutes).
 
 #![allow(unexpected_cfgs)] // cfg(loom)
 

@@ -34,6 +34,19 @@ pub struct Append {
     pub id: Hash,
     /// What is stored. For envelopes: the encoding with seq and receipt time filled in.
     pub bytes: Bytes,
+    /// What it counts in the log budget (09 §7): of an envelope its ciphertext, of a handshake all of it. Kept beside
+    /// the record, because a deletion gives it back and must not read what it deletes.
+    pub budget_bytes: u32,
+}
+
+/// Records to take out of a stream (09 §4).
+#[derive(Clone, Debug)]
+pub struct Delete {
+    /// Where from.
+    pub stream: StreamId,
+    /// Which ones, as [`LogStore::index`] lists them. One that is not there any more is no error. Never the newest of
+    /// the stream: numbering goes on from that one, and no number is used twice.
+    pub entries: Vec<IndexEntry>,
 }
 
 /// What becomes durable together or not at all.
@@ -41,11 +54,15 @@ pub struct Append {
 pub struct AppendBatch {
     /// Records, in order within each stream.
     pub appends: Vec<Append>,
-    /// Bytes accepted so far by each realm in the batch, this batch included (the log budget, 04 §3.3).
+    /// What goes in the same step: records that were durable before this batch was handed over. A caller with many
+    /// spreads them over batches of a few thousand, so that no other caller's batch waits long.
+    pub deletes: Vec<Delete>,
+    /// Bytes each realm in the batch holds after it: what it appends added, what it deletes taken away (the log
+    /// budget, 04 §3.3).
     pub usage: Vec<(RealmId, u64)>,
 }
 
-/// A record's number, content address and stored length.
+/// A record's number, content address and lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexEntry {
     /// Number in the stream.
@@ -54,6 +71,8 @@ pub struct IndexEntry {
     pub id: Hash,
     /// Stored bytes.
     pub bytes: u32,
+    /// What it counts in the log budget.
+    pub budget_bytes: u32,
 }
 
 /// A stored record.
@@ -67,14 +86,14 @@ pub struct Record {
 
 /// Sequenced streams. Every implementation passes `storage/tests/contract.rs`.
 pub trait LogStore: Send + Sync {
-    /// Makes the batch durable, all of it or nothing, then calls `done`. Batches of one caller become durable in the
+    /// Makes the batch durable, appends and deletions, all of it or nothing, then calls `done`. Batches of one caller become durable in the
     /// order they were handed over; those of several callers may share one sync.
     ///
     /// # Errors
     /// [`crate::StoreError::NotCommitted`] if nothing of it was written, [`crate::StoreError::Unknown`] otherwise.
     fn append(&self, batch: AppendBatch, done: Done<()>);
 
-    /// The stream's records as (seq, id, length), ascending. Reads no payload.
+    /// The stream's records as (seq, id, lengths), ascending. Reads no payload.
     fn index(&self, stream: StreamId, done: Done<Vec<IndexEntry>>);
 
     /// Records with `from <= seq`, ascending: at most `records_max`, and no further one once `bytes_max` is reached
@@ -92,6 +111,6 @@ pub trait LogStore: Send + Sync {
     /// [`LogStore::read`] at `bytes_max`.
     fn read_seqs(&self, stream: StreamId, seqs: Vec<u64>, bytes_max: usize, done: Done<Vec<Record>>);
 
-    /// Bytes accepted by this realm so far.
+    /// Bytes this realm holds, as the last batch that concerned it said.
     fn usage(&self, realm: RealmId, done: Done<u64>);
 }

@@ -32,11 +32,15 @@ fn child() {
             .map(|g| record(stream(StreamKind::Envelopes, g as u8), n, 2_000))
             .collect();
         let sender = sender.clone();
-        let done: Done<()> = Box::new(move |r| sender.send((n, r)).expect("heard"));
+        // After the failure nobody listens any more.
+        let done: Done<()> = Box::new(move |r| {
+            let _ = sender.send((n, r));
+        });
         store.append(
             AppendBatch {
                 appends,
                 usage: vec![(realm("ws:a"), n)],
+                ..AppendBatch::default()
             },
             done,
         );

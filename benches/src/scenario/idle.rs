@@ -10,9 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 /// Connections of the reference setting.
-const CONNECTIONS: usize = 4000;
-/// Connections opened before memory is read the first time, so that what the relay needs once is not counted.
-const WARM_CONNECTIONS: usize = 64;
+const CONNECTIONS: usize = 9000;
 /// The allocator and the kernel get this long to settle.
 const SETTLE: Duration = Duration::from_secs(1);
 
@@ -41,7 +39,9 @@ fn measure(args: &BenchArgs, connections: usize, tls: bool) -> Result<Run, Error
         .ok_or_else(|| Error::Usage("idle needs --pid or --spawn".into()))?;
     let group = bench.workspace.groups(1)[0];
     let open = |number| bench.workspace.connect(&bench.target, number, group);
-    let warm: Vec<Peer> = (0..WARM_CONNECTIONS).map(open).collect::<Result<_, _>>()?;
+    // As many again before memory is read the first time: they take what founding and admitting have left behind in
+    // the allocator, and what the relay needs once is not counted.
+    let warm: Vec<Peer> = (0..connections).map(open).collect::<Result<_, _>>()?;
     thread::sleep(SETTLE);
     let before = server.resident_bytes()?;
     let idle: Vec<Peer> = (0..connections).map(open).collect::<Result<_, _>>()?;

@@ -16,6 +16,8 @@ pub(crate) enum Then {
     Record(super::control::Origin),
     /// Judge a wrap against its slot.
     Wrap(Box<super::wrap::Wrapping>),
+    /// Judge a record of the retention chain.
+    Retention(Box<super::retention::Retaining>),
     /// Compare a created invite with the one stored under its token.
     Recreated(super::control::Recreated),
 }
@@ -93,6 +95,7 @@ impl Shard {
             Then::Packages(fetch) => self.packages_read(fetch, values, fx),
             Then::Bundles(read) => self.bundles_read(&read, values, fx),
             Then::Wrap(wrapping) => self.wrap_read(wrapping, values, fx),
+            Then::Retention(retaining) => self.retention_read(retaining, values, fx),
             Then::Record(origin) => self.record_read(origin, values, fx),
             Then::Recreated(recreated) => self.recreated_read(recreated, values, fx),
         }

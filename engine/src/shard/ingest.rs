@@ -1,17 +1,19 @@
 //! SEND and HANDSHAKE: judged on memory, numbered, gathered into the shard's open batch, acknowledged once that batch
-//! is durable (architecture.md §3). One batch is under way at a time; the next fills meanwhile.
+//! is durable ([`commit`]; architecture.md §3). One batch is under way at a time; the next fills meanwhile.
 
-use super::{Pending, Shard};
-use crate::effects::{Effects, StoreRequest};
+mod commit;
+
+use super::Shard;
+use super::drops::Part;
+use crate::effects::Effects;
 use crate::event::ConnId;
-use crate::group::{Group, Loaded, Run, RunItem, SealedRun};
+use crate::group::{Group, Loaded, RunItem, SealedRun};
 use crate::limits::{HANDSHAKE_BYTES_MAX, HANDSHAKE_PER_MINUTE, UNCOMMITTED_BYTES_MAX};
 use crate::message;
 use crate::outbox::{Outbound, cost};
 use crate::session::Owed;
 use bytes::Bytes;
-use drover_storage::StoreError;
-use drover_storage::log::{Append, AppendBatch, StreamId, StreamKind};
+use drover_storage::log::StreamKind;
 use drover_wire::envelope::{CT_BYTES_MAX, Envelope};
 use drover_wire::error::{Code, Refusal};
 use drover_wire::frame::Frame;
@@ -38,8 +40,10 @@ struct Batch {
     handshakes: Vec<NewHandshake>,
     /// Connections that wait for this batch.
     waiting: Vec<ConnId>,
-    /// Realms whose byte count changed, and by how much.
+    /// Realms whose byte count changed, and by how much, deletions aside.
     usage: Vec<(u32, u64)>,
+    /// What it deletes.
+    parts: Vec<Part>,
     bytes: usize,
 }
 
@@ -47,12 +51,12 @@ impl Batch {
     fn is_empty(&self) -> bool {
         self.groups.is_empty() && self.handshakes.is_empty()
     }
+}
 
-    fn charge(&mut self, realm: u32, bytes: u64) {
-        match self.usage.iter_mut().find(|(r, _)| *r == realm) {
-            Some((_, sum)) => *sum += bytes,
-            None => self.usage.push((realm, bytes)),
-        }
+fn charge(usage: &mut Vec<(u32, u64)>, realm: u32, bytes: u64) {
+    match usage.iter_mut().find(|(r, _)| *r == realm) {
+        Some((_, sum)) => *sum += bytes,
+        None => usage.push((realm, bytes)),
     }
 }
 
@@ -84,6 +88,7 @@ impl Ingest {
             batch.runs.retain(|run| !is_of_realm(run.group));
             batch.handshakes.retain(|handshake| !is_of_realm(handshake.group));
             batch.usage.retain(|(r, _)| *r != realm);
+            batch.parts.retain(|part| part.realm != realm);
         }
         involved
     }
@@ -204,6 +209,12 @@ impl Shard {
             );
             return Ok(());
         }
+        let frozen = self
+            .realm_mut(realm)
+            .and_then(|r| r.frozen_refusal(&envelope.group));
+        if let Some(refusal) = frozen {
+            return Err(refusal); // 12
+        }
         if self.ingest.open.bytes >= UNCOMMITTED_BYTES_MAX {
             return Err(Code::Backpressure.into());
         }
@@ -227,7 +238,7 @@ impl Shard {
         if group.run.items.len() == 1 {
             self.ingest.open.groups.push(slot);
         }
-        self.ingest.open.charge(realm, ct_bytes);
+        charge(&mut self.ingest.open.usage, realm, ct_bytes);
         self.ingest.open.bytes += envelope.encoded_len();
         if map {
             // A map session's acknowledgement is the accepted envelope itself.
@@ -451,7 +462,7 @@ impl Shard {
         index.push(seq, &id);
         let out = delivery(seq);
         let batch = &mut self.ingest.open;
-        batch.charge(realm_slot, body.len() as u64);
+        charge(&mut batch.usage, realm_slot, body.len() as u64);
         batch.bytes += body.len();
         batch.handshakes.push(NewHandshake {
             group: slot,
@@ -463,183 +474,6 @@ impl Shard {
         });
         self.owe(conn, Owed::After { out, batch: open }, fx);
         Ok(())
-    }
-
-    // ---- commits
-
-    /// Hands the open batch to the store unless one is under way.
-    pub(super) fn submit_batch<E: Effects>(&mut self, fx: &mut E) {
-        if self.ingest.under_way.is_some() || self.ingest.open.is_empty() {
-            return;
-        }
-        let mut batch = std::mem::take(&mut self.ingest.open);
-        let mut request = AppendBatch::default();
-        for &slot in &batch.groups {
-            let group = &mut self.groups[slot as usize];
-            let Run {
-                buffer,
-                items,
-                writers,
-            } = std::mem::take(&mut group.run);
-            let (bytes, stream) = (
-                Bytes::from(buffer),
-                StreamId {
-                    kind: StreamKind::Envelopes,
-                    group: group.id,
-                },
-            );
-            request.appends.extend(items.iter().map(|item| Append {
-                stream,
-                seq: item.seq,
-                id: item.id,
-                bytes: bytes.slice(item.envelope as usize..item.end as usize),
-            }));
-            let cost = items.iter().map(|i| i.cost).sum();
-            batch.runs.push(SealedRun {
-                group: slot,
-                bytes,
-                items,
-                writers,
-                cost,
-            });
-        }
-        for handshake in &batch.handshakes {
-            let group = self.groups[handshake.group as usize].id;
-            request.appends.push(Append {
-                stream: StreamId {
-                    kind: StreamKind::Handshakes,
-                    group,
-                },
-                seq: handshake.seq,
-                id: handshake.id,
-                bytes: handshake.message.clone(),
-            });
-        }
-        for &(slot, _) in &batch.usage {
-            let id = self.realms[slot as usize].id.clone();
-            // What is accepted so far: this batch is the newest of it.
-            let total = self.realm_mut(slot).map_or(0, |r| r.log_bytes);
-            request.usage.push((id, total));
-        }
-        self.ingest.under_way = Some(batch);
-        let ticket = self.ticket(Pending::Batch);
-        fx.store(ticket, StoreRequest::Append(request));
-    }
-
-    pub(super) fn batch_done<E: Effects>(&mut self, result: Result<(), StoreError>, fx: &mut E) {
-        let Some(batch) = self.ingest.under_way.take() else {
-            return;
-        };
-        match result {
-            Ok(()) => self.batch_committed(batch, fx),
-            Err(error) => self.batch_failed(batch, error, fx),
-        }
-        self.load_deferred(fx);
-    }
-
-    fn batch_committed<E: Effects>(&mut self, batch: Batch, fx: &mut E) {
-        self.ingest.ended += 1;
-        self.metrics.commits.add(1);
-        let count: usize = batch.runs.iter().map(|r| r.items.len()).sum();
-        self.metrics.envelopes_accepted.add(count as u64);
-        for handshake in &batch.handshakes {
-            if let Loaded::Warm(index) = &mut self.groups[handshake.group as usize].handshakes {
-                index.committed(1);
-            }
-        }
-        for run in &batch.runs {
-            if let Loaded::Warm(index) = &mut self.groups[run.group as usize].envelopes {
-                index.committed(run.items.len());
-            }
-        }
-        for handshake in &batch.handshakes {
-            self.deliver_handshake(handshake, fx);
-        }
-        for run in &batch.runs {
-            self.deliver(run, fx);
-        }
-        for conn in batch.waiting {
-            self.flush_owed(conn, fx);
-        }
-        // Whoever waits for an open batch that holds nothing repeated what was under way: that is durable now.
-        if self.ingest.open.is_empty() && !self.ingest.open.waiting.is_empty() {
-            self.ingest.ended += 1;
-            for conn in std::mem::take(&mut self.ingest.open.waiting) {
-                self.flush_owed(conn, fx);
-            }
-        }
-    }
-
-    /// Takes back what the store did not keep, and everything decided on top of it: the open batch may hold
-    /// duplicates of what just failed, so it fails too (decisions.md 47).
-    fn batch_failed<E: Effects>(&mut self, failed: Batch, error: StoreError, fx: &mut E) {
-        self.metrics.commits_failed.add(1);
-        tracing::warn!(%error, "a commit failed");
-        let open = std::mem::take(&mut self.ingest.open);
-        let durable_to = self.ingest.ended;
-        self.ingest.ended += 2; // the failed batch, and the open one whose number was the next
-        // Only what was handed to the store can have an unknown outcome.
-        let unknown: Vec<u32> = match error {
-            StoreError::NotCommitted => Vec::new(),
-            _ => failed.usage.iter().map(|(slot, _)| *slot).collect(),
-        };
-        for batch in [failed, open] {
-            for &(slot, bytes) in &batch.usage {
-                if let Some(realm) = self.realm_mut(slot) {
-                    realm.log_bytes -= bytes;
-                }
-                self.metrics.log_bytes.sub(bytes);
-            }
-            for slot in batch
-                .groups
-                .iter()
-                .copied()
-                .chain(batch.handshakes.iter().map(|h| h.group))
-            {
-                let group = &mut self.groups[slot as usize];
-                let unsealed = std::mem::take(&mut group.run);
-                for item in unsealed.items.iter().chain(
-                    batch
-                        .runs
-                        .iter()
-                        .filter(|r| r.group == slot)
-                        .flat_map(|r| r.items.iter()),
-                ) {
-                    group.backlog.roll_back(item.seq);
-                }
-                for loaded in [&mut group.envelopes, &mut group.handshakes] {
-                    if let Loaded::Warm(index) = loaded {
-                        index.roll_back();
-                    }
-                }
-            }
-            for conn in batch.waiting {
-                self.fail_waiting(conn, durable_to, fx);
-            }
-        }
-        for slot in unknown {
-            self.drop_realm(slot, fx);
-        }
-    }
-
-    /// Whatever this connection was owed after a batch later than `durable_to` becomes `retry/backpressure`.
-    pub(super) fn fail_waiting<E: Effects>(&mut self, conn: ConnId, durable_to: u64, fx: &mut E) {
-        let refusal = self.jittered(Code::Backpressure.into());
-        let map = self.session(conn).is_some_and(|s| s.map);
-        let Some(session) = self.session(conn) else { return };
-        let mut errors = 0;
-        for owed in &mut session.owed {
-            if let Owed::Ack { batch, .. } | Owed::After { batch, .. } = owed
-                && *batch > durable_to
-            {
-                *owed = Owed::Ready(message::refusal(&refusal, map));
-                errors += 1;
-            }
-        }
-        for _ in 0..errors {
-            self.count_error(Code::Backpressure);
-        }
-        self.flush_owed(conn, fx);
     }
 
     /// Charges a per-connection frame budget.
@@ -686,6 +520,7 @@ fn add_to_run(group: &mut Group, envelope: &Envelope<'_>, wall_ms: u64, writer: 
         start: start as u32,
         envelope: from as u32,
         end: run.buffer.len() as u32,
+        ct_bytes: envelope.ct.len() as u32,
         cost: cost(encoded) as u32,
         writer,
     });

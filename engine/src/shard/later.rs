@@ -4,9 +4,8 @@
 use super::Shard;
 use crate::effects::Effects;
 use crate::event::ConnId;
-use crate::limits::{
-    CALL_PER_MINUTE, DROP_PER_MINUTE, LIVE_BYTES_MAX, MEDIA_BYTES_MAX, WAKE_EXPIRY_AHEAD_MS,
-};
+use crate::limits::{CALL_PER_MINUTE, LIVE_BYTES_MAX, MEDIA_BYTES_MAX, WAKE_EXPIRY_AHEAD_MS};
+use drover_wire::blob::Request;
 use drover_wire::error::{Code, Refusal};
 use drover_wire::frame::{Frame, Wake};
 
@@ -20,15 +19,28 @@ impl Shard {
         self.refuse(conn, refusal, fx);
     }
 
+    /// BLOB's forms about objects: the group is judged where one is named; the rest waits for an object store.
+    pub(super) fn object_later(&mut self, conn: ConnId, request: &Request<'_>) -> Result<(), Refusal> {
+        match request {
+            Request::Put { group, .. }
+            | Request::Get { group, .. }
+            | Request::List { group, .. }
+            | Request::Quota { group } => {
+                self.authorize(conn, group)?;
+            }
+            _ if self.session(conn).is_none_or(|s| s.realm.is_none()) => {
+                return Err(Code::WriterNotInAccessSet.into());
+            }
+            Request::MultipartAbort { .. } => self.charge_chain(conn)?,
+            _ => {}
+        }
+        Err(Code::Backpressure.into())
+    }
+
     fn check(&mut self, conn: ConnId, frame: &Frame<'_>) -> Result<(), Refusal> {
         let too_large = |limit: usize| Err(Refusal::number(Code::EnvelopeTooLarge, limit as u64));
-        let durable = matches!(frame, Frame::Blob { .. } | Frame::Drop { .. });
-        if durable && self.config.read_only {
-            return Err(Code::ServiceReadOnly.into());
-        }
         let unbound = self.session(conn).is_none_or(|s| s.realm.is_none());
         match frame {
-            Frame::Drop { .. } => self.charge_frame(conn, |b| &mut b.drop, DROP_PER_MINUTE)?,
             Frame::Wake(Wake::Register { expires_at_ms, .. }) => {
                 let ahead = self.now.wall_ms + 1..=self.now.wall_ms + WAKE_EXPIRY_AHEAD_MS;
                 if !ahead.contains(expires_at_ms) {

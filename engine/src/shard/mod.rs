@@ -7,6 +7,7 @@
 
 mod admission;
 pub(crate) mod control;
+mod drops;
 mod fanout;
 mod gather;
 mod ingest;
@@ -16,6 +17,7 @@ mod live;
 mod map_form;
 mod reconcile;
 mod replay;
+mod retention;
 mod wrap;
 
 pub use crate::session::Session;
@@ -195,6 +197,8 @@ enum Pending {
     Again { conn: ConnId },
     /// Groups named by a member.
     Claim { conn: ConnId, groups: Vec<GroupId> },
+    /// A stage of a group's DROP.
+    Drop { group: u32 },
     /// A control operation's claim or commit.
     Control { realm: u32, step: control::Step },
     /// One of several records.
@@ -226,6 +230,8 @@ pub struct Shard {
     pending: HashMap<Ticket, Pending>,
     next_ticket: u64,
     ingest: Ingest,
+    /// DROPs that are being done.
+    drops: drops::Drops,
     /// Records being read together.
     gathers: HashMap<u64, gather::Gather>,
     next_gather: u64,
@@ -282,6 +288,7 @@ impl Shard {
             pending: HashMap::new(),
             next_ticket: 0,
             ingest: Ingest::default(),
+            drops: drops::Drops::default(),
             gathers: HashMap::new(),
             next_gather: 0,
             retry: Vec::new(),
@@ -394,7 +401,7 @@ impl Shard {
 
     /// After [`Event::Drain`]: whether nothing is left to wait for.
     pub fn drained(&self) -> bool {
-        self.draining && self.ingest.is_idle() && self.pending.is_empty()
+        self.draining && self.ingest.is_idle() && self.drops.is_idle() && self.pending.is_empty()
     }
 
     // ---- sessions
@@ -702,6 +709,8 @@ impl Shard {
             Frame::Join { body } => self.join(conn, body, &message, fx),
             Frame::Invite { body } => self.invite(conn, body, &message, fx),
             Frame::Wrap { body } => self.wrap(conn, body, &message, fx),
+            Frame::Blob { payload } => self.blob(conn, payload, &message, fx),
+            Frame::Drop { payload } => self.drop_below(conn, payload, &message, fx),
             Frame::Keys(keys) => self.keys(conn, &keys, &message, fx),
             Frame::Bye { .. } => {
                 self.reply(conn, message::frame(&Frame::Bye { reason: &[] }), fx);
@@ -817,6 +826,7 @@ impl Shard {
             (Some(Pending::Claim { conn, groups }), StoreAnswer::Claim(result)) => {
                 self.groups_claimed(conn, &groups, result, fx);
             }
+            (Some(Pending::Drop { group }), answer) => self.drop_stored(ticket, group, answer, fx),
             (Some(Pending::Gather { gather, at }), StoreAnswer::Get(result)) => {
                 self.gather_read(gather, at, result, fx);
             }
@@ -1042,6 +1052,7 @@ impl Shard {
         let involved = self
             .ingest
             .forget(slot, |group| groups[group as usize].realm == slot);
+        self.drops.forget(|group| groups[group as usize].realm == slot);
         let place = &mut self.realms[slot as usize];
         if involved {
             place.after_batch = under_way;
@@ -1222,6 +1233,7 @@ impl Shard {
             .iter()
             .enumerate()
             .filter(|(_, g)| g.subscribers.is_empty() && g.used_ms + SWEEP_MS <= self.now.mono_ms)
+            .filter(|(at, _)| !self.drops.is_running(*at as u32))
             .map(|(at, g)| (g.used_ms, at))
             .collect();
         idle.sort_unstable();
@@ -1243,6 +1255,7 @@ impl Shard {
 
     fn drain<E: Effects>(&mut self, fx: &mut E) {
         self.draining = true;
+        self.abandon_drops(fx);
         self.submit_batch(fx);
         let conns: Vec<ConnId> = self.connections().map(|(conn, _)| conn).collect();
         for conn in conns {

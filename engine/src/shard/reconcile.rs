@@ -92,23 +92,16 @@ impl Shard {
     }
 
     /// Reads as much of what is owed as the queue takes, then answers.
-    fn read_owed<E: Effects>(
-        &mut self,
-        conn: ConnId,
-        slot: u32,
-        mut owed: Vec<u64>,
-        round: Round,
-        fx: &mut E,
-    ) {
+    fn read_owed<E: Effects>(&mut self, conn: ConnId, slot: u32, owed: Vec<u64>, round: Round, fx: &mut E) {
         let (frames, bytes) = batch_room(fx.room(conn));
-        owed.truncate(frames);
         let round = Recon {
             group: slot,
             round,
-            asked: owed,
+            asked: owed.len().min(frames),
+            owed,
             bytes_max: bytes,
         };
-        if round.asked.is_empty() || bytes == 0 {
+        if round.asked == 0 || bytes == 0 {
             return self.finish_recon(conn, round, &[], fx);
         }
         let stream = StreamId {
@@ -117,7 +110,7 @@ impl Shard {
         };
         let request = StoreRequest::ReadSeqs {
             stream,
-            seqs: round.asked.clone(),
+            seqs: round.owed[..round.asked].to_vec(),
             bytes_max: bytes,
         };
         if let Some(session) = self.session(conn) {
@@ -164,22 +157,25 @@ impl Shard {
         // was not cut short, so is what it lacked behind that.
         let read: usize = records.iter().map(|r| r.bytes.len()).sum();
         let settled = if fits == records.len() && read < round.bytes_max {
-            round.asked.len()
+            round.asked
         } else {
             sent.last()
-                .and_then(|last| round.asked.iter().position(|&seq| seq == last.seq))
+                .and_then(|last| round.owed.iter().position(|&seq| seq == last.seq))
                 .map_or(0, |at| at + 1)
         };
         let group = &self.groups[slot as usize];
         let id = group.id;
         let out = match &mut round.round {
             Round::Payload { incoming, answer } => {
-                let unsent = answer.owed.split_off(settled.min(answer.owed.len()));
+                let unsent = &round.owed[settled..];
                 if !unsent.is_empty() {
                     let Loaded::Warm(index) = &group.envelopes else {
                         // The index went while the envelopes were read: a span with ids still owed can't be reopened.
                         return self.answered_refusal(conn, Code::Backpressure.into(), fx);
                     };
+                    // A DROP may have moved them meanwhile, or taken them away.
+                    let places = unsent.iter().filter_map(|&seq| index.position(seq));
+                    let unsent: Vec<u32> = places.map(|at| at as u32).collect();
                     recon::reopen(answer, index.durable(), incoming, &unsent);
                 }
                 let mut payload = Vec::new();

@@ -37,7 +37,7 @@ fn rotation(ws: &Workspace, successor: &Device, device: &Device, pinned: &[&Devi
 }
 
 /// Writes a grant as a redeemed invite would have: until then, and dead for that reason if any.
-fn give_grant(w: &mut World, ws: &Workspace, device: &Device, expires_ms: u64, voided: Option<u8>) {
+pub fn give_grant(w: &mut World, ws: &Workspace, device: &Device, expires_ms: u64, voided: Option<u8>) {
     let mut value = vec![0x83, 0x1b];
     value.extend_from_slice(&expires_ms.to_be_bytes());
     value.push(0xf6);
@@ -545,15 +545,15 @@ fn quorum_confirms_the_signer_itself() {
         set.quorum.as_mut().unwrap().sigs = carried.collect();
         set
     };
-    let wrong: [(&[(&Device, &Device)], Option<Hash>); 5] = [
-        (&[(&q1, &device)], None),
-        (&[(&q1, &device), (&q1, &device)], None),
-        (&[(&q1, &device), (&first, &device)], None),
-        (&[(&q1, &first), (&q2, &first)], None),
-        (&[(&q1, &device), (&q2, &device)], Some(Hash([7; 32]))),
+    let wrong = [
+        (vec![(&q1, &device)], None),
+        (vec![(&q1, &device), (&q1, &device)], None),
+        (vec![(&q1, &device), (&first, &device)], None),
+        (vec![(&q1, &first), (&q2, &first)], None),
+        (vec![(&q1, &device), (&q2, &device)], Some(Hash([7; 32]))),
     ];
     for (sigs, digest) in wrong {
-        let set = confirmed(&ws, sigs, digest);
+        let set = confirmed(&ws, &sigs, digest);
         w.accept(c, &mut ws, set);
         let removal = ws.removing(&[&first]).by(&device);
         assert_eq!(w.publish(c, &removal), denied_at(&ws), "still on probation");

@@ -44,7 +44,8 @@ fn challenge_belongs_to_one_connection() {
 fn auth_signs_the_bare_challenge() {
     let mut w = World::new();
     let ws = w.found("ws:one", &[], &[group(1)]);
-    let twists: [fn(&[u8]) -> Vec<u8>; 3] = [
+    type Twist = fn(&[u8]) -> Vec<u8>;
+    let twists: [Twist; 3] = [
         |c| [b"weald relay challenge v1", c].concat(),
         |c| Hash::of(&[c]).0.to_vec(),
         |c| c[..31].to_vec(),
@@ -465,4 +466,31 @@ fn founder_comes_back_after_a_restart() {
     w.advance(1);
     let c = w.open();
     assert_eq!(w.auth(c, &founder, &[]), [refused(Code::GroupUnknown)]);
+}
+
+/// W05.3: a founder that knows no group: JOIN reserve, AUTH, query, publish, reconnect, SEND works. W02.8
+#[test]
+fn founder_comes_in_publishes_and_works() {
+    let mut w = World::new();
+    let (founder, minted) = (Device::new(1), w.mint("ws:one"));
+    let c = w.open();
+    let got = w.reserve(c, &minted, &minted.code, [1; 16], &founder);
+    assert!(matches!(got, Got::Join(_)), "{got:?}");
+    assert!(matches!(
+        w.auth(c, &founder, &[group(1)])[..],
+        [Got::AuthAck { .. }]
+    ));
+    assert_eq!(w.ask1(c, send(group(1), b"x")), refused(Code::GroupUnknown));
+    let state = w.state(c);
+    assert_eq!(state.head, None);
+    let set = Draft::genesis(&state.salt, &[&founder], &[&Device::new(2)], &[]).by(&founder);
+    assert_eq!(w.publish(c, &set), Got::Access(set.digest().0.to_vec()));
+    assert_eq!(
+        w.stored(c, group(1), b"at once"),
+        1,
+        "the rows exist with the answer"
+    );
+    let c = w.login(&founder, &[group(1)]);
+    assert_eq!(w.stored(c, group(1), b"x"), 2);
+    assert_eq!(w.subscribe(c, group(1), 0).len(), 3);
 }

@@ -231,7 +231,11 @@ fn an_undelivered_fetch_puts_them_back() {
         let p = w.login(&Device::new(6), &[group(1)]);
         let mut all = drained(&mut w, p, &owner);
         let behind = all.split_off(100);
-        assert_eq!(behind, [b"a".to_vec(), b"b".to_vec()][..2 - 2 * late], "at the back");
+        assert_eq!(
+            behind,
+            [b"a".to_vec(), b"b".to_vec()][..2 - 2 * late],
+            "at the back"
+        );
     }
 }
 

@@ -311,7 +311,7 @@ fn beat_reaches_the_other_subscribers() {
     assert_eq!(w.ask(c, beat.clone()), []);
     for &r in [second].iter().chain(&readers) {
         w.pump();
-        assert_eq!(w.take_all(r), [beat.clone()]);
+        assert_eq!(w.take_all(r), std::slice::from_ref(&beat));
     }
     assert_eq!(w.store.appended_records(), 0);
 }
@@ -438,7 +438,7 @@ fn live_can_be_off() {
 /// given; an owed notice leaves ahead of the next beat once there is room, exactly once.
 #[test]
 fn beats_are_shed_and_never_displace_envelopes() {
-    let (mut w, ws, c) = founded();
+    let (mut w, _, c) = founded();
     let slow = w.login(&Device::new(5), &[group(1)]);
     w.subscribe(slow, group(1), 0);
     w.stop_reading(slow, 0);
@@ -462,5 +462,4 @@ fn beats_are_shed_and_never_displace_envelopes() {
     w.say(c, live(group(1), b"beat"));
     let beat = Got::Live(group(1), 7, b"beat".to_vec());
     assert_eq!(w.got(slow), [downgrade(1), beat.clone(), beat]);
-    let _ = ws;
 }

@@ -76,6 +76,9 @@ pub enum Got {
     Refused(Refused),
     Handshake(GroupId, u64, Vec<u8>),
     Join(Vec<u8>),
+    /// The payload.
+    Blob(Vec<u8>),
+    Drop(drover_wire::drop::Answer),
     Live(GroupId, u64, Vec<u8>),
     Bye(Vec<u8>),
     Capability(bool),
@@ -143,6 +146,10 @@ impl Got {
             }),
             Frame::Handshake { group, seq, message } => Got::Handshake(group, seq, message.to_vec()),
             Frame::Join { body } => Got::Join(body.to_vec()),
+            Frame::Blob { payload } => Got::Blob(payload.to_vec()),
+            Frame::Drop { payload } => {
+                Got::Drop(drover_wire::drop::Answer::decode(payload).expect("an answer"))
+            }
             Frame::Live { group, epoch, ct } => Got::Live(group, epoch, ct.to_vec()),
             Frame::Bye { reason } => Got::Bye(reason.to_vec()),
             Frame::Wake(Wake::Capability { enabled, .. }) => Got::Capability(enabled),

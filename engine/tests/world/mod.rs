@@ -2,11 +2,13 @@
 //! may stop, the real embedded store behind injected faults and delays, and mail between shards in an order the test
 //! may choose. Everything happens in [`World::pump`], on one thread, in a fixed order; nothing sleeps.
 
+mod chain;
 mod conn;
 mod control;
 mod drive;
 mod store;
 
+pub use chain::*;
 pub use control::*;
 pub use drive::*;
 pub use store::{Fault, Kind, Store};
@@ -501,7 +503,7 @@ impl World {
     }
 
     /// Runs one request to its end: the store's threads work, this one waits for their answer.
-    fn run_now(&self, request: StoreRequest) -> StoreAnswer {
+    pub fn run_now(&self, request: StoreRequest) -> StoreAnswer {
         let (answer, answered) = mpsc::channel();
         let stores = Stores {
             log: self.store.clone(),

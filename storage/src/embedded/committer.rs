@@ -12,7 +12,7 @@ use super::tables::{self, GroupMark, KEY_BYTES_MAX, LOG_KEY_BYTES, Tables};
 use super::{Answer, Health, guarded};
 use crate::control::{Check, ControlBatch, DirectoryKey, Outcome};
 use crate::handoff::{Handoff, Parked};
-use crate::log::AppendBatch;
+use crate::log::{AppendBatch, Delete, IndexEntry};
 use crate::{RealmId, StoreError};
 use bytes::{Bytes, BytesMut};
 use fjall::{OwnedWriteBatch, PersistMode};
@@ -59,7 +59,11 @@ impl Request {
     fn bytes(&self) -> usize {
         const ITEM: usize = LOG_KEY_BYTES + 32;
         match self {
-            Self::Append(batch, _) => batch.appends.iter().map(|a| ITEM + a.bytes.len()).sum(),
+            Self::Append(batch, _) => {
+                let appends = batch.appends.iter().map(|a| ITEM + a.bytes.len());
+                let deletes = batch.deletes.iter().map(|d| ITEM * d.entries.len());
+                appends.chain(deletes).sum()
+            }
             Self::Commit(_, batch, _) => {
                 let values = batch
                     .writes
@@ -216,7 +220,7 @@ impl<'a> Group<'a> {
     fn decide(&mut self, request: Request) -> Decided {
         match request {
             Request::Append(batch, done) => {
-                let wrote = !(batch.appends.is_empty() && batch.usage.is_empty());
+                let wrote = !(batch.appends.is_empty() && batch.deletes.is_empty() && batch.usage.is_empty());
                 let result = self.append(batch);
                 Decided::new(wrote && result.is_ok(), result, done)
             }
@@ -242,14 +246,25 @@ impl<'a> Group<'a> {
             return Err(StoreError::NotCommitted);
         }
         for append in batch.appends {
-            let length = append.bytes.len() as u32;
-            let key = self.keep(&tables::log_key(append.stream, append.seq, &append.id, length));
+            let entry = IndexEntry {
+                seq: append.seq,
+                id: append.id,
+                bytes: append.bytes.len() as u32,
+                budget_bytes: append.budget_bytes,
+            };
+            let key = self.keep(&tables::log_key(append.stream, &entry));
             let value = if append.bytes.len() < SHARE_BYTES {
                 self.keep(&append.bytes)
             } else {
                 append.bytes
             };
             self.batch.insert(&self.tables.log, key, value);
+        }
+        for Delete { stream, entries } in batch.deletes {
+            for entry in &entries {
+                let key = self.keep(&tables::log_key(stream, entry));
+                self.batch.remove(&self.tables.log, key);
+            }
         }
         for (realm, bytes) in batch.usage {
             self.overlay.insert(

@@ -15,9 +15,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub(super) const READERS: usize = 2;
 /// Reads waiting; more are refused. A realm asks for one page per subscriber that catches up.
 pub(super) const READS_MAX: usize = 4096;
-/// [`Tables::read_seqs`] walks over this many unwanted records rather than seek anew: a seek costs 20 µs and more,
-/// a step less than one.
-const WALK_MAX: usize = 32;
+/// [`Tables::read_seqs`] walks on to a number this far ahead and seeks one further away: a seek costs about as much as
+/// twenty steps.
+const WALK_MAX: usize = 20;
 
 /// A read, and where its answer goes. Without tables it answers that it was not taken.
 pub(super) type Job = Box<dyn FnOnce(Option<&Tables>) + Send>;
@@ -152,7 +152,11 @@ impl Tables {
                 met_below = entry.seq.saturating_add(1);
                 match wanted.peek() {
                     None => return Ok(page.records),
-                    Some(&next) if next <= entry.seq || passed >= WALK_MAX => continue 'seek,
+                    Some(&next)
+                        if next <= entry.seq || next - entry.seq > WALK_MAX as u64 || passed >= WALK_MAX =>
+                    {
+                        continue 'seek;
+                    }
                     Some(_) => {}
                 }
             }

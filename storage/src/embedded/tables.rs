@@ -2,25 +2,28 @@
 //!
 //! | Keyspace | Key | Value |
 //! | --- | --- | --- |
-//! | `log` | kind (1) ‖ group (32) ‖ seq (8, BE) ‖ id (32) ‖ length (4, BE) | the record |
+//! | `log` | kind (1) ‖ group (32) ‖ seq (8, BE) ‖ id (32) ‖ length (4, BE) ‖ budget bytes (4, BE) | the record |
 //! | `control` | 0 ‖ `drover.group` | number of the last commit group (8, BE) ‖ store id (16) ‖ lowest seqno (8, BE) |
 //! | | 1 ‖ realm | bytes accepted (8, BE) |
 //! | | 2 ‖ length of realm (2, BE) ‖ realm ‖ key | a control record |
 //! | | 3 ‖ kind ‖ name | length of realm (2, BE) ‖ realm ‖ value |
 //!
-//! A record is one item, not two: id and length stand in its key, so the index is a scan of keys. Values of
+//! A record is one item, not two: id and lengths stand in its key, so the index is a scan of keys and a deletion reads
+//! nothing. Values of
 //! [`SEPARATE_BYTES`] and more lie in blob files that such a scan never opens; smaller ones share their 16 KiB blocks.
 //!
-//! Why so, in ms of CPU per 1000 records of 256–400 B (2 and 4 callers, batches of 300, syncs included; median of runs
-//! on 2 busy cores, `cargo bench -p drover-storage --bench embedded`):
+//! Why so, in ms of CPU per 1000 records of 256–400 B, syncs included (`cargo bench -p drover-storage --bench embedded`:
+//! 2 and 4 callers, batches of 300). Two to six runs each, on two cores that other jobs were using too: read them as
+//! ratios.
 //!
 //! | Variant | CPU |
 //! | --- | --- |
-//! | as it is | 5.3–6.0 |
-//! | index as a second item (what measurements.md §5 did) | 12–13 |
-//! | blob files from 128 B on | 5.5–6.0, but a page's first read takes twice as long |
-//! | memtables of 16 / 128 MiB | 6.4–8.2 / 5.0–5.7; more of them to merge on reads / more to replay after a crash |
-//! | blocks of 4 / 32 / 64 KiB | within noise; pages read from the same blocks equal, index scans slower at 4 KiB |
+//! | as it is | 5.2–6.9 |
+//! | index as a second item (what measurements.md §5 did) | 11.2–13.0 |
+//! | blob files from 128 B on | 5.2–6.7: no gain, and a page becomes one read of the disk a record |
+//! | memtables of 16 MiB | 6.3–8.3, and more tables to merge on reads |
+//! | memtables of 128 MiB | 5.0–5.7, but twice as much to replay after a crash |
+//! | blocks of 4, 32 or 64 KiB | 5.0–6.8: no difference that stands out of the noise, for pages neither |
 
 use crate::control::{DirectoryKey, DirectoryKind};
 use crate::log::{IndexEntry, StreamId};
@@ -32,10 +35,11 @@ use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSepara
 use std::path::Path;
 
 /// Length of a log key.
-pub(super) const LOG_KEY_BYTES: usize = 1 + GroupId::LEN + 8 + Hash::LEN + 4;
+pub(super) const LOG_KEY_BYTES: usize = 1 + GroupId::LEN + 8 + Hash::LEN + 4 + 4;
 const SEQ_AT: usize = 1 + GroupId::LEN;
 const ID_AT: usize = SEQ_AT + 8;
 const LENGTH_AT: usize = ID_AT + Hash::LEN;
+const BUDGET_AT: usize = LENGTH_AT + 4;
 
 /// Values this long and longer go to blob files.
 const SEPARATE_BYTES: u32 = 8 * 1024;
@@ -133,11 +137,12 @@ pub(super) fn seq_prefix(stream: StreamId, seq: u64) -> [u8; ID_AT] {
 }
 
 /// A record's key.
-pub(super) fn log_key(stream: StreamId, seq: u64, id: &Hash, length: u32) -> [u8; LOG_KEY_BYTES] {
+pub(super) fn log_key(stream: StreamId, entry: &IndexEntry) -> [u8; LOG_KEY_BYTES] {
     let mut key = [0; LOG_KEY_BYTES];
-    key[..ID_AT].copy_from_slice(&seq_prefix(stream, seq));
-    key[ID_AT..LENGTH_AT].copy_from_slice(id.as_bytes());
-    key[LENGTH_AT..].copy_from_slice(&length.to_be_bytes());
+    key[..ID_AT].copy_from_slice(&seq_prefix(stream, entry.seq));
+    key[ID_AT..LENGTH_AT].copy_from_slice(entry.id.as_bytes());
+    key[LENGTH_AT..BUDGET_AT].copy_from_slice(&entry.bytes.to_be_bytes());
+    key[BUDGET_AT..].copy_from_slice(&entry.budget_bytes.to_be_bytes());
     key
 }
 
@@ -148,7 +153,8 @@ pub(super) fn index_entry(key: &[u8]) -> Result<IndexEntry, StoreError> {
         Some(IndexEntry {
             seq: u64::from_be_bytes(key[SEQ_AT..ID_AT].try_into().ok()?),
             id: Hash::from_slice(&key[ID_AT..LENGTH_AT])?,
-            bytes: u32::from_be_bytes(key[LENGTH_AT..].try_into().ok()?),
+            bytes: u32::from_be_bytes(key[LENGTH_AT..BUDGET_AT].try_into().ok()?),
+            budget_bytes: u32::from_be_bytes(key[BUDGET_AT..].try_into().ok()?),
         })
     };
     entry().ok_or(StoreError::Damaged)
@@ -156,7 +162,13 @@ pub(super) fn index_entry(key: &[u8]) -> Result<IndexEntry, StoreError> {
 
 /// The greatest key that begins as a key of this stream does.
 pub(super) fn stream_end(stream: StreamId) -> [u8; LOG_KEY_BYTES] {
-    log_key(stream, u64::MAX, &Hash([0xff; Hash::LEN]), u32::MAX)
+    let last = IndexEntry {
+        seq: u64::MAX,
+        id: Hash([0xff; Hash::LEN]),
+        bytes: u32::MAX,
+        budget_bytes: u32::MAX,
+    };
+    log_key(stream, &last)
 }
 
 /// Where a realm's accepted bytes are counted.

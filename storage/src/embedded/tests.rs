@@ -3,7 +3,7 @@
 use super::*;
 use crate::contract::{realm, record, stream, wait};
 use crate::control::Write;
-use crate::log::StreamKind;
+use crate::log::{Delete, IndexEntry, StreamKind};
 use std::collections::BTreeMap;
 use std::fs;
 
@@ -17,6 +17,7 @@ fn append(store: &Embedded, group: u8, seq: u64, length: usize) -> Result<(), St
             AppendBatch {
                 appends,
                 usage: vec![(realm("ws:a"), seq)],
+                ..AppendBatch::default()
             },
             done,
         )
@@ -336,4 +337,56 @@ fn an_answer_that_panics_or_closes_the_store_does_no_harm() {
         }
     }
     panic!("stays locked");
+}
+
+#[test]
+fn a_deletion_in_parts_cut_off_anywhere_leaves_records_and_usage_in_step() {
+    let mine = stream(StreamKind::Envelopes, 0);
+    let index = |store: &Embedded| wait(|done| store.index(mine, done)).expect("reads");
+    let held = |entries: &[IndexEntry]| entries.iter().map(|e| u64::from(e.budget_bytes)).sum::<u64>();
+    let change = |store: &Embedded, appends: Vec<_>, entries: Vec<_>, usage| {
+        let deletes = vec![Delete {
+            stream: mine,
+            entries,
+        }];
+        let batch = AppendBatch {
+            appends,
+            deletes,
+            usage: vec![(realm("ws:a"), usage)],
+        };
+        wait(|done| store.append(batch, done)).expect("commits");
+    };
+    let (folder, journal, length) = in_journal();
+    {
+        let store = Embedded::open(folder.path()).expect("opens");
+        change(&store, Vec::new(), Vec::new(), held(&index(&store)));
+    }
+    drop(Embedded::open(folder.path()).expect("opens"));
+    let before = files(folder.path());
+    let mut ends = Vec::new();
+    {
+        let store = Embedded::open(folder.path()).expect("opens");
+        for part in 0..4 {
+            let gone = index(&store)[..10].to_vec();
+            let more = record(mine, RECORDS + part, 300);
+            let usage = held(&index(&store)) - held(&gone) + u64::from(more.budget_bytes);
+            change(&store, vec![more], gone, usage);
+            ends.push(index(&store));
+        }
+    }
+    let whole = fs::read(&journal).expect("readable");
+    let begin = before[&journal].len();
+    assert!(begin >= length);
+    let mut seen = Vec::new();
+    for cut in (begin..=whole.len()).step_by(97).chain([whole.len()]) {
+        put_back(folder.path(), &before);
+        fs::write(&journal, &whole[..cut]).expect("writable");
+        let store = Embedded::open(folder.path()).expect("opens");
+        let found = index(&store);
+        let usage = wait(|done| store.usage(realm("ws:a"), done));
+        assert_eq!(usage, Ok(held(&found)), "cut at {cut}");
+        seen.push(found);
+    }
+    seen.dedup();
+    assert_eq!(seen[1..], ends, "each part whole, one after the other");
 }

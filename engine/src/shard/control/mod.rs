@@ -14,6 +14,7 @@ pub(crate) use invites::Recreated;
 pub(crate) use join::CodeTry;
 
 use super::keys::{KeysOp, KeysStep};
+use super::retention::{Change, Retaining};
 use super::wrap::Wrapping;
 use super::{Pending, Posted, RealmState, Shard, ShardMessage, Waiter};
 use crate::directory::Directory;
@@ -90,6 +91,7 @@ pub(crate) enum Op {
     Wrap(Box<Wrapping>),
     /// What time alone ends.
     Sweep,
+    Retain(Box<Retaining>),
 }
 
 impl Op {
@@ -105,6 +107,7 @@ impl Op {
             Op::Refresh(refresh) => Some(refresh.origin),
             Op::Wrap(wrapping) => Some(wrapping.origin),
             Op::Sweep => None,
+            Op::Retain(retaining) => Some(retaining.origin),
         }
     }
 
@@ -138,6 +141,9 @@ pub(crate) enum Step {
     ClaimTag(Box<Wrapping>),
     Wrapped(Box<Wrapping>),
     Swept(Box<sweep::Swept>),
+    /// A whole record of a retention chain is stored; the one that decides follows.
+    ChainStored(Box<Change>),
+    ChainChanged(Box<Change>),
 }
 
 impl Step {
@@ -156,6 +162,7 @@ impl Step {
             Step::Revoked(revoked) => Some(revoked.origin),
             Step::BundleStored(refreshing) | Step::Refreshed(refreshing) => Some(refreshing.origin),
             Step::ClaimTag(wrapping) | Step::Wrapped(wrapping) => Some(wrapping.origin),
+            Step::ChainStored(change) | Step::ChainChanged(change) => Some(change.origin),
             Step::Mint(_) | Step::Swept(_) => None,
         }
     }
@@ -262,6 +269,7 @@ impl Shard {
                 Op::Refresh(refresh) => self.start_refresh(slot, refresh, fx),
                 Op::Wrap(wrapping) => self.start_wrap(slot, wrapping, fx),
                 Op::Sweep => self.start_sweep(slot, fx),
+                Op::Retain(retaining) => self.start_retaining(slot, retaining, fx),
             }
         }
     }
@@ -339,6 +347,8 @@ impl Shard {
                 Step::Refreshed(refreshing) => self.refreshed(slot, *refreshing, fx),
                 Step::Wrapped(wrapping) => self.wrapped(&wrapping, fx),
                 Step::Swept(swept) => self.swept(slot, *swept, fx),
+                Step::ChainStored(change) => self.commit_change(slot, change, fx),
+                Step::ChainChanged(change) => self.chain_changed(slot, *change, fx),
                 Step::ClaimTag(_) => {}
                 Step::Claim(_) | Step::Mint(_) => {}
             },
@@ -403,13 +413,14 @@ impl Shard {
         }
     }
 
-    /// Keeps the directory's knowledge of who is founding this workspace current.
+    /// Keeps the directory's knowledge of who is founding this workspace current, and of the invite they need for it.
     pub(super) fn note_founders(&mut self, slot: u32) {
         let (wall_ms, directory) = (self.now.wall_ms, self.directory.clone());
         if let RealmState::Ready(realm) = &self.realms[slot as usize].state {
             let founders = (realm.chain.head.is_none() && realm.is_unspent())
                 .then(|| (realm.salt, realm.founders(wall_ms).collect()));
             directory.set_founders(&realm.id, founders);
+            directory.set_handoff(&realm.id, realm.handoff.clone());
         }
     }
 }

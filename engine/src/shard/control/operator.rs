@@ -2,12 +2,13 @@
 //! second bootstrap invite.
 
 use super::{Shard, Step};
-use crate::bootstrap::{Banner, Minted, genesis_fingerprint};
+use crate::bootstrap::{Banner, Handoff, Minted, genesis_fingerprint};
 use crate::effects::{Effects, StoreRequest};
 use crate::shard::{Pending, Waiter};
 use drover_storage::control::Outcome;
 use drover_storage::{RealmId, StoreError};
-use drover_wire::id::{Hash, Token};
+use drover_wire::id::{GroupId, Hash, Token};
+use std::sync::Arc;
 
 /// Where an answer for the operator goes; called once, on the shard's thread.
 pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
@@ -47,15 +48,18 @@ pub struct RealmReport {
     pub entries: Option<usize>,
     /// Group rows.
     pub groups: usize,
-    /// Ciphertext and handshake bytes accepted.
+    /// Ciphertext and handshake bytes held.
     pub log_bytes: u64,
+    /// Groups frozen by a retention conflict, ascending (`/readyz` shows them).
+    pub frozen: Vec<GroupId>,
     /// The bootstrap invite's token and the genesis fingerprint, while it is unredeemed.
     pub unredeemed: Option<(Token, Hash)>,
 }
 
 /// A mint on its way to the store.
 pub(crate) struct Minting {
-    token: Token,
+    first: bool,
+    handoff: Option<Arc<Handoff>>,
     banner: Banner,
     reply: Reply<MintOutcome>,
 }
@@ -68,8 +72,19 @@ impl Shard {
             }
             Operator::Mint { minted, reply } => {
                 let slot = self.unloaded_slot(realm);
-                let Minted { batch, token, banner } = *minted;
-                let step = Step::Mint(Minting { token, banner, reply });
+                let Minted {
+                    batch,
+                    first,
+                    handoff,
+                    banner,
+                    ..
+                } = *minted;
+                let step = Step::Mint(Minting {
+                    first,
+                    handoff,
+                    banner,
+                    reply,
+                });
                 let ticket = self.ticket(Pending::Control { realm: slot, step });
                 fx.store(ticket, StoreRequest::Commit(realm.clone(), batch));
             }
@@ -95,12 +110,18 @@ impl Shard {
         result: Result<Outcome, StoreError>,
         fx: &mut E,
     ) {
-        let Minting { token, banner, reply } = minting;
+        let Minting {
+            first,
+            handoff,
+            banner,
+            reply,
+        } = minting;
         let id = self.realms[slot as usize].id.clone();
         match result {
             Ok(Outcome::Applied) => {
-                self.directory.claimed_realm(&id);
-                self.directory.claimed_token(token, &id);
+                self.directory.claimed_realm(&id, first);
+                self.directory.claimed_token(banner.token, &id);
+                self.directory.set_handoff(&id, handoff);
                 self.realm_slot(&id, fx);
                 reply(MintOutcome::Minted(banner));
             }
@@ -128,6 +149,11 @@ impl Shard {
                         entries: realm.chain.head.as_ref().map(|h| h.entries.len()),
                         groups,
                         log_bytes: realm.log_bytes,
+                        frozen: {
+                            let mut frozen: Vec<GroupId> = realm.frozen().copied().collect();
+                            frozen.sort_unstable();
+                            frozen
+                        },
                         unredeemed: realm
                             .genesis
                             .as_ref()

@@ -269,6 +269,7 @@ impl Shard {
             if let Some(genesis) = &mut realm.genesis {
                 genesis.redeemed_ms = Some(wall_ms);
             }
+            realm.handoff = None;
         }
         for entry in changes.transparency {
             realm.transparency = (realm.transparency.0 + 1, Hash(entry.entry_hash));
@@ -473,7 +474,7 @@ fn batch(realm: &Realm, committing: &Committing) -> ControlBatch {
     }
 }
 
-/// Genesis consumption (06 §13): the seat is used, the invite spent, the key redeemed.
+/// Genesis consumption (06 §13): the seat is used, the invite spent, the key redeemed, the sealed handoff deleted.
 fn consume(realm: &Realm, token: &Token, nonce: &Nonce, wall_ms: u64) -> Vec<Write> {
     let mut writes = Vec::new();
     if let Some(seat) = realm.seats.get(&(*token, *nonce)) {
@@ -499,6 +500,9 @@ fn consume(realm: &Realm, token: &Token, nonce: &Nonce, wall_ms: u64) -> Vec<Wri
             ..genesis.clone()
         };
         writes.push(records::put(records::GENESIS.to_vec(), &redeemed));
+    }
+    if realm.handoff.is_some() {
+        writes.push(records::remove(records::HANDOFF.to_vec()));
     }
     writes
 }

@@ -1,5 +1,5 @@
 //! What time alone ends in a workspace's records (06 §10, 07 A3): lapsed reservations give their seats back, expired
-//! invites are spent, cooled attempts, expired key packages and tombstones nobody can ask about any more go. One commit
+//! invites are spent, cooled attempts, expired key packages, sealed handoffs and tombstones nobody can ask about any more go. One commit
 //! for all of it; nothing here changes what is answered, but for the seats an invite still shows.
 
 use super::{Op, Shard, Step};
@@ -26,6 +26,8 @@ pub(crate) struct Swept {
     tombstones: Vec<Token>,
     seats: Vec<(Token, Nonce)>,
     commits: Vec<(Token, Nonce, GroupId)>,
+    /// The sealed bootstrap handoff has expired (06 §10).
+    handoff: bool,
 }
 
 impl Shard {
@@ -71,6 +73,9 @@ impl Shard {
         realm.invites.extend(swept.invites);
         for key in &swept.attempts {
             realm.attempts.remove(key);
+        }
+        if swept.handoff {
+            realm.handoff = None;
         }
         for token in &swept.tombstones {
             realm.invites.remove(token);
@@ -171,11 +176,15 @@ fn sweep(realm: &Realm, wall_ms: u64) -> Swept {
             swept.shelves.push((*shelf, record, expired));
         }
     }
+    swept.handoff = realm.handoff.as_ref().is_some_and(|h| h.expires_ms <= wall_ms);
     swept
 }
 
 fn writes(swept: &Swept) -> Vec<Write> {
     let mut writes = Vec::new();
+    if swept.handoff {
+        writes.push(records::remove(records::HANDOFF.to_vec()));
+    }
     for ((token, nonce), seat) in &swept.released {
         writes.push(records::put(records::seat_key(token, nonce), seat));
     }

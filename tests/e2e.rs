@@ -1,0 +1,13 @@
+//! End-to-end tests: the program itself, real sockets, real files, real signals. One binary, a module for each story.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+#[path = "e2e/clients.rs"]
+mod clients;
+#[path = "e2e/crash.rs"]
+mod crash;
+#[path = "e2e/relay.rs"]
+mod relay;
+#[path = "e2e/shards.rs"]
+mod shards;
+#[path = "e2e/story.rs"]
+mod story;
