@@ -1,6 +1,7 @@
 //! What a realm keeps in its control partition: keys and the CBOR of each record. A record that does not decode is
 //! damage, never a default.
 
+use crate::limits::CODE_COOLDOWN_MS;
 use bytes::Bytes;
 use drover_storage::StoreError;
 use drover_storage::control::Write;
@@ -233,7 +234,12 @@ pub(crate) struct Seat {
 impl Seat {
     /// Whether the seat is still held without having been used.
     pub(crate) fn is_running(&self, wall_ms: u64) -> bool {
-        !self.consumed && !self.released && wall_ms < self.expires_ms
+        !self.consumed && self.is_reserved(wall_ms)
+    }
+
+    /// Whether the reservation stands, used or not.
+    pub(crate) fn is_reserved(&self, wall_ms: u64) -> bool {
+        !self.released && wall_ms < self.expires_ms
     }
 }
 
@@ -246,6 +252,13 @@ pub(crate) struct Attempt {
     pub(crate) window_started_ms: u64,
     #[n(2)]
     pub(crate) cooldown_until_ms: u64,
+}
+
+impl Attempt {
+    /// Whether it still counts.
+    pub(crate) fn is_live(&self, wall_ms: u64) -> bool {
+        self.cooldown_until_ms > wall_ms || self.window_started_ms + CODE_COOLDOWN_MS > wall_ms
+    }
 }
 
 /// The relay-made key that signed the bootstrap invite; its private half is dropped after signing (06 §13).

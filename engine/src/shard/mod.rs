@@ -30,7 +30,7 @@ use crate::directory::Directory;
 use crate::effects::{CloseHow, CloseReason, Effects, StoreRequest};
 use crate::event::{ConnId, Event, Flow, Now, StoreAnswer, Ticket};
 use crate::group::{Group, Loaded};
-use crate::limits::{ANSWERS_WAITING_MAX, PROBE_MS, PROVISIONAL_CHECK_MS, STALL_MS};
+use crate::limits::{ANSWERS_WAITING_MAX, CONTROL_SWEEP_MS, PROBE_MS, PROVISIONAL_CHECK_MS, STALL_MS};
 use crate::message;
 use crate::metrics::Metrics;
 use crate::outbox::Outbound;
@@ -254,6 +254,8 @@ pub struct Shard {
     /// Realms to load before anybody asks: those whose founder may come back after a restart.
     preload: Vec<RealmId>,
     next_sweep_ms: u64,
+    /// When the records of the realms in memory are swept.
+    next_control_sweep_ms: u64,
     /// Seed of the group indexes' hash tables.
     secret: u64,
     draining: bool,
@@ -306,6 +308,7 @@ impl Shard {
             jitter: secret,
             preload,
             next_sweep_ms: SWEEP_MS,
+            next_control_sweep_ms: CONTROL_SWEEP_MS,
             secret,
             draining: false,
         }
@@ -406,10 +409,8 @@ impl Shard {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         // Without groups there is nothing to sweep, and an idle shard sleeps on.
         let sweep = (!self.groups.is_empty()).then_some(self.next_sweep_ms);
-        match (timer, sweep) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        let control = self.has_realms().then_some(self.next_control_sweep_ms);
+        [timer, sweep, control].into_iter().flatten().min()
     }
 
     /// After [`Event::Drain`]: whether nothing is left to wait for.
@@ -985,6 +986,10 @@ impl Shard {
         let is_there = match loaded {
             Ok(realm) => {
                 self.metrics.log_bytes.add(realm.log_bytes);
+                // A creation with an unknown outcome may have claimed its token.
+                for token in realm.invites.keys() {
+                    self.directory.claimed_token(*token, &realm.id);
+                }
                 place.state = RealmState::Ready(Box::new(realm));
                 self.note_founders(slot);
                 true
@@ -1140,6 +1145,9 @@ impl Shard {
             self.next_sweep_ms = now + SWEEP_MS;
             self.sweep_indexes();
             self.sweep_registered();
+        }
+        if now >= self.next_control_sweep_ms {
+            self.sweep_realms(fx);
         }
     }
 

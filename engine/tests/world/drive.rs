@@ -84,6 +84,14 @@ pub enum Got {
     Capability(bool),
     Registered(u64),
     Cleared,
+    Invite(Vec<u8>),
+    Wrap(Vec<u8>),
+    /// KEYS published: the depth of the shelf.
+    Published(u32),
+    /// KEYS bundles.
+    Bundles(Vec<Vec<u8>>),
+    /// KEYS none.
+    NoBundles,
     Other(u8),
 }
 
@@ -149,6 +157,13 @@ impl Got {
             Frame::Wake(Wake::Capability { enabled, .. }) => Got::Capability(enabled),
             Frame::Wake(Wake::Registered { expires_at_ms }) => Got::Registered(expires_at_ms),
             Frame::Wake(Wake::Cleared) => Got::Cleared,
+            Frame::Invite { body } => Got::Invite(body.to_vec()),
+            Frame::Wrap { body } => Got::Wrap(body.to_vec()),
+            Frame::Keys(Keys::Published { remaining }) => Got::Published(remaining),
+            Frame::Keys(Keys::Bundles { packages }) => {
+                Got::Bundles(packages.iter().map(<[u8]>::to_vec).collect())
+            }
+            Frame::Keys(Keys::None) => Got::NoBundles,
             other => Got::Other(other.tag()),
         }
     }

@@ -4,10 +4,12 @@
 
 mod chain;
 mod conn;
+mod control;
 mod drive;
 mod store;
 
 pub use chain::*;
+pub use control::*;
 pub use drive::*;
 pub use store::{Fault, Kind, Store};
 
@@ -48,7 +50,8 @@ impl Work {
             Work::Store(StoreRequest::Read { .. }) => Kind::Read,
             Work::Store(StoreRequest::ReadSeqs { .. }) => Kind::ReadSeqs,
             Work::Store(StoreRequest::Usage(_)) => Kind::Usage,
-            Work::Store(StoreRequest::Load(_) | StoreRequest::Get(..)) => Kind::Load,
+            Work::Store(StoreRequest::Load(_)) => Kind::Load,
+            Work::Store(StoreRequest::Get(..)) => Kind::Get,
             Work::Store(StoreRequest::Commit(..)) => Kind::Commit,
             Work::Store(StoreRequest::Claim(..)) => Kind::Claim,
             Work::Code(_) => Kind::Code,

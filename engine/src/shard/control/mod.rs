@@ -7,6 +7,7 @@ mod join;
 pub(crate) mod operator;
 mod publish;
 mod seats;
+mod sweep;
 
 pub(crate) use bundles::BundleRead;
 pub(crate) use invites::Recreated;
@@ -90,6 +91,8 @@ pub(crate) enum Op {
     Refresh(invites::Refresh),
     Wrap(Box<Wrapping>),
     Wake(WakeOp),
+    /// What time alone ends.
+    Sweep,
     Retain(Box<Retaining>),
 }
 
@@ -105,6 +108,7 @@ impl Op {
             Op::Revoke(revocation) => Some(revocation.origin),
             Op::Refresh(refresh) => Some(refresh.origin),
             Op::Wrap(wrapping) => Some(wrapping.origin),
+            Op::Sweep => None,
             Op::Retain(retaining) => Some(retaining.origin),
             Op::Wake(op) => op.origin(),
         }
@@ -148,6 +152,7 @@ pub(crate) enum Step {
     ClaimTag(Box<Wrapping>),
     Wrapped(Box<Wrapping>),
     Wake(WakeOp),
+    Swept(Box<sweep::Swept>),
     /// A whole record of a retention chain is stored; the one that decides follows.
     ChainStored(Box<Change>),
     ChainChanged(Box<Change>),
@@ -171,7 +176,7 @@ impl Step {
             Step::ClaimTag(wrapping) | Step::Wrapped(wrapping) => Some(wrapping.origin),
             Step::Wake(op) => op.origin(),
             Step::ChainStored(change) | Step::ChainChanged(change) => Some(change.origin),
-            Step::Mint(_) => None,
+            Step::Mint(_) | Step::Swept(_) => None,
         }
     }
 
@@ -285,6 +290,7 @@ impl Shard {
                 Op::Refresh(refresh) => self.start_refresh(slot, refresh, fx),
                 Op::Wrap(wrapping) => self.start_wrap(slot, wrapping, fx),
                 Op::Wake(op) => self.start_wake(slot, op, fx),
+                Op::Sweep => self.start_sweep(slot, fx),
                 Op::Retain(retaining) => self.start_retaining(slot, retaining, fx),
             }
         }
@@ -368,6 +374,7 @@ impl Shard {
                 Step::Refreshed(refreshing) => self.refreshed(slot, *refreshing, fx),
                 Step::Wrapped(wrapping) => self.wrapped(&wrapping, fx),
                 Step::Wake(op) => self.wake_committed(slot, op, fx),
+                Step::Swept(swept) => self.swept(slot, *swept, fx),
                 Step::ChainStored(change) => self.commit_change(slot, change, fx),
                 Step::ChainChanged(change) => self.chain_changed(slot, *change, fx),
                 Step::ClaimTag(_) => {}
