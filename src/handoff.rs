@@ -277,7 +277,9 @@ pub(crate) mod tests {
         for (realm, first) in [(&own, true), (&second, false)] {
             let minted = workspace::mint(realm, 1_000, first, "relay.example", Some(&sealed)).unwrap();
             let (tell, told) = std::sync::mpsc::sync_channel(1);
-            let done = Box::new(move |outcome| drop(tell.send(outcome)));
+            let done = Box::new(move |outcome| {
+                let _ = tell.send(outcome);
+            });
             store.commit(realm.clone(), minted.into_batch(), done);
             told.recv().unwrap().unwrap();
         }

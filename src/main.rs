@@ -11,6 +11,7 @@
 //! | [`private`] | the private listener: readiness, metrics, operator routes |
 //! | [`private_client`] | its other end, for the commands that ask a running relay |
 //! | [`operator_key`] | the file that lets them |
+//! | [`inspect`] | what an operator may see of workspaces |
 //! | [`workspace`] | minting workspaces, and the banner |
 //! | [`handoff`] | the first invite sealed for the operator instead of printed |
 //! | [`demo`] | a relay and two devices, to be looked at |
@@ -23,6 +24,7 @@ mod config;
 mod demo;
 mod digest;
 mod handoff;
+mod inspect;
 mod logging;
 mod operator_key;
 mod private;

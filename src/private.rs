@@ -14,13 +14,14 @@ mod ready;
 mod tests;
 
 use crate::config::Key;
+use crate::inspect::{NO_SUCH, Question};
 use crate::running::{Mint, Running};
 use crate::workspace;
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::extract::{DefaultBodyLimit, Path, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -47,7 +48,7 @@ impl Surface {
     }
 
     /// The same, or the key from the data folder.
-    fn may_mint(&self, headers: &HeaderMap) -> bool {
+    fn may_manage(&self, headers: &HeaderMap) -> bool {
         self.is_operator(headers) || sent_bearer(headers) == Some(self.key)
     }
 }
@@ -76,7 +77,9 @@ pub(crate) fn router(running: Arc<Running>, key: &str) -> Router {
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
-        .route("/workspaces", post(new_workspace));
+        .route("/workspaces", get(workspaces).post(new_workspace))
+        .route("/workspaces/{name}", get(workspace))
+        .route("/workspaces/{name}/log", get(workspace_log));
     if token.is_some() {
         let operator = Router::new()
             .route("/version", get(version))
@@ -139,13 +142,56 @@ async fn admitted(State(surface): State<Arc<Surface>>) -> Response {
     }
 }
 
+async fn workspaces(State(surface): State<Arc<Surface>>, headers: HeaderMap) -> Response {
+    inspected(&surface, &headers, Ok(Question::List)).await
+}
+
+async fn workspace(
+    State(surface): State<Arc<Surface>>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+) -> Response {
+    inspected(&surface, &headers, workspace::realm(&name).map(Question::Show)).await
+}
+
+async fn workspace_log(
+    State(surface): State<Arc<Surface>>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+) -> Response {
+    inspected(&surface, &headers, workspace::realm(&name).map(Question::Log)).await
+}
+
+/// Answers for whoever may mint; a name that no workspace can have is one that none has.
+async fn inspected(
+    surface: &Surface,
+    headers: &HeaderMap,
+    question: Result<Question, &'static str>,
+) -> Response {
+    if !surface.may_manage(headers) {
+        return UNAUTHORIZED.into_response();
+    }
+    let answer = match &question {
+        Ok(question) => surface.running.inspect(question).await,
+        Err(_) => Ok(None),
+    };
+    match answer {
+        Ok(Some(answer)) => Json(answer).into_response(),
+        Ok(None) => (StatusCode::NOT_FOUND, format!("{NO_SUCH}\n")).into_response(),
+        Err(error) => {
+            tracing::warn!(%error, "a workspace could not be looked at");
+            (StatusCode::SERVICE_UNAVAILABLE, "no database\n").into_response()
+        }
+    }
+}
+
 /// `{"name": …}`: mints, for whoever can read the data folder or has the operator token.
 async fn new_workspace(
     State(surface): State<Arc<Surface>>,
     headers: HeaderMap,
     body: Result<Json<Value>, axum::extract::rejection::JsonRejection>,
 ) -> Response {
-    if !surface.may_mint(&headers) {
+    if !surface.may_manage(&headers) {
         return UNAUTHORIZED.into_response();
     }
     let name = body

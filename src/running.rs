@@ -2,15 +2,24 @@
 //! fit to serve.
 
 use crate::config::{Config, Key, Storage};
+<<<<<<< HEAD
 use crate::ringer::Ringer;
 use crate::workspace::{self, Banner};
 use drover_engine::effects::Stores;
 use drover_engine::shard::{MintOutcome, Operator, RealmReport, ShardMessage};
 use drover_engine::wake::WakeHandle;
+=======
+use crate::inspect::{self, Question};
+use crate::workspace::{self, Banner};
+use drover_engine::effects::Stores;
+use drover_engine::inspect::RealmReport;
+use drover_engine::shard::{MintOutcome, Operator, ShardMessage};
+>>>>>>> refs/heads/ops4
 use drover_engine::{Directory, metrics::Metrics as EngineMetrics};
 use drover_storage::RealmId;
 use drover_storage::embedded::Embedded;
 use drover_transport::{Relay, Snapshot};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -159,6 +168,30 @@ impl Running {
     pub(crate) async fn report(&self, realm: &RealmId) -> anyhow::Result<RealmReport> {
         let report = self.ask(realm, |reply| Operator::Report { reply }).await?;
         report.ok_or_else(|| anyhow::anyhow!("its state can't be read"))
+    }
+
+    /// Answers a question about workspaces; `None`: there is none of that name.
+    ///
+    /// # Errors
+    /// As [`Running::report`].
+    pub(crate) async fn inspect(&self, question: &Question) -> anyhow::Result<Option<Value>> {
+        let realms = self.directory.realms();
+        Ok(match question {
+            Question::List => {
+                let mut all = Vec::new();
+                for realm in &realms {
+                    all.push(inspect::summary(&self.report(realm).await?));
+                }
+                Some(Value::Array(all))
+            }
+            Question::Show(realm) | Question::Log(realm) if !realms.contains(realm) => None,
+            Question::Show(realm) => Some(inspect::summary(&self.report(realm).await?)),
+            Question::Log(realm) => {
+                let log = self.ask(realm, |reply| Operator::Log { reply }).await?;
+                let log = log.ok_or_else(|| anyhow::anyhow!("its log can't be read"))?;
+                Some(inspect::log(&log))
+            }
+        })
     }
 
     async fn ask<T: Send + 'static>(

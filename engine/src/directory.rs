@@ -2,12 +2,13 @@
 //! current by the realms that claim. No hot path reads them after admission (architecture.md §2).
 
 use crate::bootstrap::FIRST_WORKSPACE;
+use crate::inspect;
 use crate::records::{self, Handoff};
 use drover_storage::control::{ControlStore, DirectoryKind};
 use drover_storage::{RealmId, StoreError};
 use drover_wire::id::{EntryHash, GroupId, PublicKey, Salt, Token};
 use hashbrown::{HashMap, HashSet};
-use std::sync::{Arc, RwLock, mpsc};
+use std::sync::{Arc, RwLock};
 
 /// A workspace that has no access set yet, and who is founding it.
 #[derive(Clone, Debug)]
@@ -70,11 +71,8 @@ impl Directory {
     /// When the store does not answer or a record can't be read.
     pub fn read_handoffs(&self, control: &dyn ControlStore) -> Result<(), StoreError> {
         for realm in self.realms() {
-            let (tell, told) = mpsc::sync_channel(1);
-            let done = Box::new(move |answer| drop(tell.send(answer)));
-            control.get(realm.clone(), records::HANDOFF.to_vec(), done);
-            let stored = told.recv().unwrap_or(Err(StoreError::Unknown))?;
-            if let Some(bytes) = stored {
+            let key = records::HANDOFF.to_vec();
+            if let Some(bytes) = inspect::wait(|done| control.get(realm.clone(), key, done))? {
                 self.set_handoff(&realm, Some(Arc::new(records::get(&bytes)?)));
             }
         }

@@ -2,11 +2,13 @@
 
 use crate::config::{Config, HostPort};
 use crate::handoff::tests::{self as handoff, ID, PAIR};
+use crate::inspect::{NO_SUCH, Question};
 use crate::private_client::{Answer, ask};
 use crate::serve::Server;
 use crate::{operator_key, workspace};
 use drover_client::wire::id::GroupId;
 use drover_client::{Founding, Identity, RelayUrl};
+use drover_storage::embedded::Embedded;
 use serde_json::Value;
 use std::ffi::OsString;
 use std::path::Path;
@@ -31,7 +33,7 @@ async fn start(folder: &Path, settings: &[(&str, &str)]) -> (Server, String) {
 async fn request(
     server: &Server,
     method: &'static str,
-    path: &'static str,
+    path: &str,
     bearer: Option<&str>,
     body: &str,
 ) -> Answer {
@@ -39,8 +41,8 @@ async fn request(
         host: server.private.ip().to_string(),
         port: server.private.port(),
     };
-    let (bearer, body) = (bearer.map(str::to_owned), body.to_owned());
-    let answer = tokio::task::spawn_blocking(move || ask(&listener, method, path, bearer.as_deref(), &body));
+    let (path, bearer, body) = (path.to_owned(), bearer.map(str::to_owned), body.to_owned());
+    let answer = tokio::task::spawn_blocking(move || ask(&listener, method, &path, bearer.as_deref(), &body));
     answer.await.unwrap().unwrap()
 }
 
@@ -62,7 +64,7 @@ fn label(banner: &str, label: &str) -> Option<String> {
         .find_map(|line| line.split_once(label).map(|(_, value)| value.trim().to_owned()))
 }
 
-async fn get(server: &Server, path: &'static str, bearer: Option<&str>) -> Answer {
+async fn get(server: &Server, path: &str, bearer: Option<&str>) -> Answer {
     request(server, "GET", path, bearer, "").await
 }
 
@@ -390,6 +392,79 @@ async fn a_further_workspace_needs_the_data_folders_key() {
         "the first one is untouched"
     );
     server.stop().await;
+}
+
+/// A workspace is looked at by whoever may mint one: running and stopped, with the same answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn workspaces_are_looked_at() {
+    let folder = tempfile::tempdir().unwrap();
+    let (server, banner) = start(folder.path(), &[("WEALD_RELAY_HOSTNAME", "team.example")]).await;
+    let key = operator_key::read(&folder.path().join("data")).unwrap();
+    let further = r#"{"name":"a b/c"}"#;
+    assert_eq!(
+        request(&server, "POST", "/workspaces", Some(&key), further)
+            .await
+            .status,
+        201
+    );
+    let link = label(&banner, "invite link").unwrap();
+    let code = label(&banner, "invite code").unwrap();
+    let url: RelayUrl = format!("ws://{}/relay", server.public).parse().unwrap();
+    let founding = Founding::new(url, &link.parse().unwrap(), &code, GroupId([7; 32]));
+    let recovery = Identity::generate().public();
+    let members = [Identity::generate().public()];
+    let founding = founding.members(members);
+    founding.found(&Identity::generate(), &recovery).await.unwrap();
+
+    let realm = |name: &str| workspace::realm(name).unwrap();
+    let questions = [
+        Question::List,
+        Question::Show(realm("team.example")),
+        Question::Show(realm("a b/c")),
+        Question::Log(realm("team.example")),
+        Question::Log(realm("a b/c")),
+    ];
+    let mut told = Vec::new();
+    for question in &questions {
+        let path = question.path();
+        for wrong in [None, Some("wrong"), Some(TOKEN)] {
+            assert_eq!(get(&server, &path, wrong).await.status, 401);
+        }
+        let answer = get(&server, &path, Some(&key)).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        assert!(!answer.body.contains(&code) && !answer.body.contains(link.rsplit('/').next().unwrap()));
+        told.push(json(&answer));
+    }
+    for path in ["/workspaces/none", "/workspaces/none/log", "/workspaces/%0A"] {
+        let answer = get(&server, path, Some(&key)).await;
+        assert_eq!((answer.status, answer.body.trim()), (404, NO_SUCH), "{path}");
+        assert_eq!(get(&server, path, None).await.status, 401);
+    }
+    let [list, founded, unfounded, log, empty] = &told[..] else {
+        panic!("five answers")
+    };
+    assert_eq!(list, &serde_json::json!([unfounded, founded]));
+    assert_eq!(
+        unfounded,
+        &serde_json::json!({ "name": "a b/c", "founded": false, "entries": 0, "groups": 0, "log_bytes": 0 })
+    );
+    assert_eq!(
+        (&founded["founded"], &founded["groups"]),
+        (&true.into(), &1.into())
+    );
+    assert!(founded["entries"].as_u64().unwrap() >= 2, "{founded}");
+    assert_eq!(
+        (&log["entries"][0]["kind"], &log["broken_at"]),
+        (&"genesis".into(), &Value::Null)
+    );
+    assert_eq!(empty["entries"], serde_json::json!([]));
+    server.stop().await;
+
+    let store = Embedded::open(&folder.path().join("data/store")).unwrap();
+    for (question, told) in questions.iter().zip(&told) {
+        assert_eq!(question.ask_stopped(&store).unwrap().as_ref(), Some(told));
+    }
+    assert_eq!(Question::Log(realm("none")).ask_stopped(&store).unwrap(), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]

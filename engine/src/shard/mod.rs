@@ -22,7 +22,7 @@ mod wake;
 mod wrap;
 
 pub use crate::session::Session;
-pub use control::operator::{MintOutcome, Operator, RealmReport, Reply};
+pub use control::operator::{MintOutcome, Operator, Reply};
 pub(crate) use keys::Taken;
 
 use crate::config::Config;
@@ -30,7 +30,12 @@ use crate::directory::Directory;
 use crate::effects::{CloseHow, CloseReason, Effects, StoreRequest};
 use crate::event::{ConnId, Event, Flow, Now, StoreAnswer, Ticket};
 use crate::group::{Group, Loaded};
+<<<<<<< HEAD
 use crate::limits::{ANSWERS_WAITING_MAX, CONTROL_SWEEP_MS, PROBE_MS, PROVISIONAL_CHECK_MS, STALL_MS};
+=======
+use crate::inspect::TransparencyLog;
+use crate::limits::{ANSWERS_WAITING_MAX, PROBE_MS, PROVISIONAL_CHECK_MS, STALL_MS};
+>>>>>>> refs/heads/ops4
 use crate::message;
 use crate::metrics::Metrics;
 use crate::outbox::Outbound;
@@ -192,6 +197,8 @@ enum Pending {
     Index { group: u32, kind: StreamKind },
     /// A realm's records.
     Load { realm: u32 },
+    /// A realm's records, for its transparency log.
+    Log { reply: Reply<Option<TransparencyLog>> },
     /// A realm's byte count.
     Usage { realm: u32 },
     /// A page of a connection's replay.
@@ -824,6 +831,7 @@ impl Shard {
             (Some(Pending::Load { realm }), StoreAnswer::Load(result)) => {
                 self.realm_read(realm, result.map(|r| (Some(r), None)), fx);
             }
+            (Some(Pending::Log { reply }), StoreAnswer::Load(result)) => Self::log_read(reply, &result),
             (Some(Pending::Usage { realm }), StoreAnswer::Usage(result)) => {
                 self.realm_read(realm, result.map(|u| (None, Some(u))), fx);
             }

@@ -2,8 +2,9 @@
 
 use super::{C, EPOCH_MS, World};
 use bytes::Bytes;
-use drover_engine::bootstrap;
-use drover_engine::shard::{MintOutcome, Operator, RealmReport, ShardMessage};
+use drover_engine::bootstrap::{self, Handoff};
+use drover_engine::inspect::{RealmReport, TransparencyLog};
+use drover_engine::shard::{MintOutcome, Operator, ShardMessage};
 use drover_storage::RealmId;
 use drover_wire::access::{AccessSet, AccessState, sign};
 use drover_wire::envelope::Envelope;
@@ -477,8 +478,16 @@ impl World {
 
     /// Mints; `None` if the workspace existed or the store failed.
     pub fn try_mint(&mut self, name: &str, first: bool) -> Option<Minted> {
+        self.mint_with(name, first, None)
+    }
+
+    /// The same with the invite stored sealed.
+    pub fn mint_with(&mut self, name: &str, first: bool, handoff: Option<Handoff>) -> Option<Minted> {
         let realm = RealmId(name.into());
-        let minted = bootstrap::mint(&realm, self.now.wall_ms, first).expect("a mint");
+        let mut minted = bootstrap::mint(&realm, self.now.wall_ms, first).expect("a mint");
+        if let Some(handoff) = handoff {
+            minted = minted.with_handoff(handoff);
+        }
         let outcome = Arc::new(Mutex::new(None));
         let told = outcome.clone();
         let operator = Operator::Mint {
@@ -509,6 +518,19 @@ impl World {
         self.pump();
         let report = report.lock().unwrap().take();
         report.expect("a report is always answered")
+    }
+
+    pub fn log(&mut self, realm: &RealmId) -> Option<TransparencyLog> {
+        let log = Arc::new(Mutex::new(None));
+        let told = log.clone();
+        let operator = Operator::Log {
+            reply: Box::new(move |l| *told.lock().unwrap() = Some(l)),
+        };
+        let (shard, message) = ShardMessage::operator(realm.clone(), operator, self.config.shards);
+        self.post(shard, message);
+        self.pump();
+        let log = log.lock().unwrap().take();
+        log.expect("a log is always answered")
     }
 
     // ---- joining
