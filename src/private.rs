@@ -109,7 +109,7 @@ async fn readyz(State(surface): State<Arc<Surface>>, headers: HeaderMap) -> Resp
         StatusCode::SERVICE_UNAVAILABLE
     };
     let document = match surface.is_operator(&headers) {
-        true => ready.document(&surface.running),
+        true => ready.document(&surface.running).await,
         false => json!({ "ok": ready.verdict, "ready": ready.verdict }),
     };
     (status, Json(document)).into_response()

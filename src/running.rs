@@ -2,19 +2,13 @@
 //! fit to serve.
 
 use crate::config::{Config, Key, Storage};
-<<<<<<< HEAD
-use crate::ringer::Ringer;
-use crate::workspace::{self, Banner};
-use drover_engine::effects::Stores;
-use drover_engine::shard::{MintOutcome, Operator, RealmReport, ShardMessage};
-use drover_engine::wake::WakeHandle;
-=======
 use crate::inspect::{self, Question};
+use crate::ringer::Ringer;
 use crate::workspace::{self, Banner};
 use drover_engine::effects::Stores;
 use drover_engine::inspect::RealmReport;
 use drover_engine::shard::{MintOutcome, Operator, ShardMessage};
->>>>>>> refs/heads/ops4
+use drover_engine::wake::WakeHandle;
 use drover_engine::{Directory, metrics::Metrics as EngineMetrics};
 use drover_storage::RealmId;
 use drover_storage::embedded::Embedded;
@@ -225,6 +219,18 @@ impl Running {
             sum += self.report(&realm).await?.entries.unwrap_or_default();
         }
         Ok(sum)
+    }
+
+    /// Groups frozen by a retention conflict, as the first twelve hex digits of their ids (13 §c.2). A workspace that
+    /// can't be read is left out: the database's own health says so.
+    pub(crate) async fn frozen(&self) -> Vec<String> {
+        let mut frozen = Vec::new();
+        for realm in self.directory.realms() {
+            if let Ok(report) = self.report(&realm).await {
+                frozen.extend(report.frozen.iter().map(|group| workspace::hex(&group.0[..6])));
+            }
+        }
+        frozen
     }
 
     /// Whether records can be written and read.

@@ -8,7 +8,7 @@ use crate::realm::Realm;
 use crate::records::{self, Transparency};
 use bytes::Bytes;
 use drover_storage::{Done, RealmId, StoreError};
-use drover_wire::id::{Hash, Token};
+use drover_wire::id::{GroupId, Hash, Token};
 use std::sync::mpsc;
 
 /// Counts of one workspace.
@@ -20,8 +20,10 @@ pub struct RealmReport {
     pub entries: Option<usize>,
     /// Group rows.
     pub groups: usize,
-    /// Ciphertext and handshake bytes accepted.
+    /// Ciphertext and handshake bytes held.
     pub log_bytes: u64,
+    /// Groups frozen by a retention conflict, ascending (`/readyz` shows them).
+    pub frozen: Vec<GroupId>,
     /// The bootstrap invite's token and the genesis fingerprint, while it is unredeemed.
     pub unredeemed: Option<(Token, Hash)>,
 }
@@ -29,7 +31,10 @@ pub struct RealmReport {
 impl RealmReport {
     pub(crate) fn of(realm: &Realm, groups: usize) -> Self {
         let genesis = realm.genesis.as_ref().filter(|g| g.redeemed_ms.is_none());
+        let mut frozen: Vec<GroupId> = realm.frozen().copied().collect();
+        frozen.sort_unstable();
         Self {
+            frozen,
             realm: realm.id.clone(),
             entries: realm.chain.head.as_ref().map(|head| head.entries.len()),
             groups,

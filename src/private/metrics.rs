@@ -140,11 +140,6 @@ pub(super) fn page(running: &Running, ready: &Readiness) -> String {
         "Whether durable writes are taken.",
         f64::from(running.writes()),
     );
-    page.gauge(
-        "weald_relay_frozen_groups",
-        "Groups frozen by a retention conflict.",
-        0.0,
-    );
     if let Some(counters) = running.counters() {
         connections(&mut page, &counters);
         frames(&mut page, &counters);

@@ -30,12 +30,8 @@ use crate::directory::Directory;
 use crate::effects::{CloseHow, CloseReason, Effects, StoreRequest};
 use crate::event::{ConnId, Event, Flow, Now, StoreAnswer, Ticket};
 use crate::group::{Group, Loaded};
-<<<<<<< HEAD
-use crate::limits::{ANSWERS_WAITING_MAX, CONTROL_SWEEP_MS, PROBE_MS, PROVISIONAL_CHECK_MS, STALL_MS};
-=======
 use crate::inspect::TransparencyLog;
-use crate::limits::{ANSWERS_WAITING_MAX, PROBE_MS, PROVISIONAL_CHECK_MS, STALL_MS};
->>>>>>> refs/heads/ops4
+use crate::limits::{ANSWERS_WAITING_MAX, CONTROL_SWEEP_MS, PROBE_MS, PROVISIONAL_CHECK_MS, STALL_MS};
 use crate::message;
 use crate::metrics::Metrics;
 use crate::outbox::Outbound;

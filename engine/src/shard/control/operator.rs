@@ -9,10 +9,6 @@ use crate::shard::{Pending, Waiter};
 use bytes::Bytes;
 use drover_storage::control::Outcome;
 use drover_storage::{RealmId, StoreError};
-<<<<<<< HEAD
-use drover_wire::id::{GroupId, Hash, Token};
-=======
->>>>>>> refs/heads/ops4
 use std::sync::Arc;
 
 /// Where an answer for the operator goes; called once, on the shard's thread.
@@ -49,26 +45,6 @@ pub enum MintOutcome {
     Failed,
 }
 
-<<<<<<< HEAD
-/// Counts of one workspace.
-#[derive(Clone, Debug)]
-pub struct RealmReport {
-    /// Which.
-    pub realm: RealmId,
-    /// Entries of the newest access set; `None` before genesis.
-    pub entries: Option<usize>,
-    /// Group rows.
-    pub groups: usize,
-    /// Ciphertext and handshake bytes held.
-    pub log_bytes: u64,
-    /// Groups frozen by a retention conflict, ascending (`/readyz` shows them).
-    pub frozen: Vec<GroupId>,
-    /// The bootstrap invite's token and the genesis fingerprint, while it is unredeemed.
-    pub unredeemed: Option<(Token, Hash)>,
-}
-
-=======
->>>>>>> refs/heads/ops4
 /// A mint on its way to the store.
 pub(crate) struct Minting {
     first: bool,
@@ -158,31 +134,8 @@ impl Shard {
         match operator {
             Operator::Report { reply } => {
                 let groups = self.directory.group_count(&self.realms[slot as usize].id);
-<<<<<<< HEAD
-                let report = self
-                    .realm_mut(slot)
-                    .filter(|_| is_there)
-                    .map(|realm| RealmReport {
-                        realm: realm.id.clone(),
-                        entries: realm.chain.head.as_ref().map(|h| h.entries.len()),
-                        groups,
-                        log_bytes: realm.log_bytes,
-                        frozen: {
-                            let mut frozen: Vec<GroupId> = realm.frozen().copied().collect();
-                            frozen.sort_unstable();
-                            frozen
-                        },
-                        unredeemed: realm
-                            .genesis
-                            .as_ref()
-                            .filter(|g| g.redeemed_ms.is_none())
-                            .map(|g| (Token(g.token), genesis_fingerprint(&g.public_key))),
-                    });
-                reply(report);
-=======
                 let realm = self.realm_mut(slot).filter(|_| is_there);
                 reply(realm.map(|realm| RealmReport::of(realm, groups)));
->>>>>>> refs/heads/ops4
             }
             Operator::Mint { reply, .. } => reply(MintOutcome::Existed),
             Operator::Log { reply } => reply(None),
