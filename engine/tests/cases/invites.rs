@@ -750,13 +750,18 @@ fn not_attempts(records: Vec<(Vec<u8>, Bytes)>) -> Vec<(Vec<u8>, Bytes)> {
         .collect()
 }
 
-/// W06.8: 64 devices race for one seat: one gets it, and 64 race for 64: all do. The seats that are left are counted
-/// right afterwards.
+/// W06.8: 64 devices, on the workspace's shard and another, race for one seat: one gets it; and 64 race for 64: all do.
+/// The seats that are left are counted right afterwards.
 #[test]
 fn sixty_four_racing_joins() {
     for uses in [1, 64] {
-        let (mut w, _, admin, m) = issued(uses);
-        let conns: Vec<C> = (0..64).map(|n| w.open_on(0, &format!("source {n}"))).collect();
+        let mut w = World::with(config(|c| c.shards = 2));
+        let ws = w.found("ws:one", &[], &[group(1)]);
+        let admin = w.login(&ws.founder, &[group(1)]);
+        let m = w.issue(admin, &ws, &record(&ws, 1, uses, &[group(1)]));
+        let conns: Vec<C> = (0..64)
+            .map(|n| w.open_on(n % 2, &format!("source {n}")))
+            .collect();
         w.hold(Kind::Code);
         for (n, &c) in conns.iter().enumerate() {
             w.push(c, reserve(&m, CODE, [n as u8; 16], &Device::new(100 + n as u64)));

@@ -617,3 +617,72 @@ fn a_founder_in_the_map_form() {
         1
     );
 }
+
+/// W01.16: the rows of SEND's table answer alike in both forms, for whatever both can say (02 §6).
+#[test]
+fn send_rows_in_both_forms() {
+    for form in BOTH {
+        let mut w = World::with(config(|c| {
+            c.min_enc_mls = true;
+            c.send_frames_per_minute = 8;
+        }));
+        let ws = w.found("ws:one", &[], &[group(1)]);
+        w.found_by("ws:two", &Device::new(3), &Device::new(4), &[], &[group(9)]);
+        let c = w.login_in(form, &ws.founder, &[group(1)]);
+        let large = vec![7; 1_048_577];
+        let odd = |change: &dyn Fn(&mut Envelope<'_>)| {
+            let bytes = envelope(group(1), b"hello").0;
+            let mut e = Envelope::decode(&bytes).unwrap();
+            change(&mut e);
+            e.hash = e.content_hash();
+            let mut out = Vec::new();
+            e.encode(&mut out);
+            match form {
+                Form::Array => send_envelope(&out),
+                Form::Map => map(&MapFrame::Send(e)),
+            }
+        };
+        for (message, code) in [
+            (form.send(group(9), b"x"), Code::WriterNotInAccessSet),
+            (form.send(group(8), b"x"), Code::GroupUnknown),
+            (odd(&|e| e.v = 2), Code::ProtocolUnsupported),
+            (odd(&|e| e.enc = 0), Code::PlaintextRefused),
+            (form.send(group(1), &large), Code::EnvelopeTooLarge),
+        ] {
+            assert_eq!(w.asked(c, message), [refused(code)], "{form:?}");
+        }
+        let got = only(w.asked(c, form.send(group(1), &large[..1_048_576])));
+        assert_eq!(acked(&got, group(1), &large[..1_048_576], EPOCH_MS), 1);
+        // What a writer says of seq and time is not believed.
+        let got = only(w.asked(c, odd(&|e| (e.seq, e.ts_ms) = (77, 88))));
+        assert_eq!(acked(&got, group(1), b"hello", EPOCH_MS), 2);
+        let got = only(w.asked(c, form.send(group(1), b"eighth")));
+        assert_eq!(acked(&got, group(1), b"eighth", EPOCH_MS), 3);
+        let got = only(w.asked(c, form.send(group(1), b"ninth")));
+        assert_eq!(got.code(), Some(Code::RateLimited), "{form:?}");
+    }
+}
+
+/// A subscriber in either form that stops reading is told to reconcile once it reads again, by SUB_ACK with head 0 as an
+/// array, and gets what comes (02 §7, docs/map-form.md).
+#[test]
+fn a_slow_reader_in_both_forms() {
+    for form in BOTH {
+        let (mut w, device) = founded(&[group(1)]);
+        let (writer, slow) = (
+            w.login(&device, &[group(1)]),
+            w.login_in(form, &device, &[group(1)]),
+        );
+        w.asked(slow, form.sub(&[group(1)], 0));
+        w.stop_reading(slow, 0);
+        w.fill(writer, group(1), 300);
+        w.read_again(slow);
+        let before = w.heard(slow);
+        assert_eq!((pushes(&before).len(), before.len()), (256, 256), "{form:?}");
+        w.stored(writer, group(1), b"next");
+        let got = w.heard(slow);
+        assert_eq!(got[0], Got::SubAck(group(1), 0));
+        assert_eq!(pushes(&got), [(group(1), 301)], "{form:?}");
+        assert!(w.is_open(slow));
+    }
+}

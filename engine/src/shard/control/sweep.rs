@@ -1,6 +1,6 @@
 //! What time alone ends in a workspace's records (06 §10, 07 A3): lapsed reservations give their seats back, expired
-//! invites are spent, cooled attempts, expired key packages, sealed handoffs and tombstones nobody can ask about any more go. One commit
-//! for all of it; nothing here changes what is answered, but for the seats an invite still shows.
+//! invites are spent, cooled attempts, expired key packages, sealed handoffs and tombstones nobody can ask about any
+//! more go. One commit for all of it; nothing here changes what is answered, but for the seats an invite still shows.
 
 use super::{Op, Shard, Step};
 use crate::effects::{Effects, StoreRequest};
