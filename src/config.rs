@@ -26,6 +26,7 @@ pub(crate) use kind::{Database, HostPort, Storage};
 pub(crate) use report::report;
 pub(crate) use table::Key;
 
+use crate::handoff::HandoffKey;
 use kind::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -228,19 +229,25 @@ impl Config {
             .unwrap_or_else(cores)
     }
 
-    /// What devices are told to register with while push is on (13 §a.2).
+    /// Where devices are told to register while push is on (12 §8).
     pub(crate) fn push_register_url(&self) -> Option<String> {
         if !self.on(Key::Push) {
             return None;
         }
         let stated = self.text(Key::PushRegisterUrl).map(str::to_owned);
         stated.or_else(|| {
-            let url = self.text(Key::PushUrl)?;
-            Some(
-                url.strip_suffix("/v1/wake")
-                    .map_or_else(|| url.to_owned(), |base| format!("{base}/v1/handles")),
-            )
+            let url = self.text(Key::PushUrl)?.trim_end_matches('/');
+            let base = url.strip_suffix("/v1/wake").unwrap_or(url);
+            Some(format!("{}/v1/handles", base.trim_end_matches('/')))
         })
+    }
+
+    /// The key first invites are sealed to instead of being printed.
+    pub(crate) fn handoff_key(&self) -> Option<&HandoffKey> {
+        match self.value(Key::BootstrapHandoffPubkey) {
+            Value::Key(key) => Some(key),
+            _ => None,
+        }
     }
 
     /// The digest the image was given, if any.

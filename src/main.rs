@@ -7,10 +7,13 @@
 //! | [`logging`] | log lines and what they never say |
 //! | [`serve`] | starting and stopping |
 //! | [`running`] | the relay while it runs, as the operator's surface sees it |
+//! | [`ringer`] | wakes on their way to the ringer |
 //! | [`private`] | the private listener: readiness, metrics, operator routes |
 //! | [`private_client`] | its other end, for the commands that ask a running relay |
 //! | [`operator_key`] | the file that lets them |
+//! | [`inspect`] | what an operator may see of workspaces |
 //! | [`workspace`] | minting workspaces, and the banner |
+//! | [`handoff`] | the first invite sealed for the operator instead of printed |
 //! | [`demo`] | a relay and two devices, to be looked at |
 //! | [`digest`] | what this build calls itself |
 
@@ -20,10 +23,13 @@ mod cli;
 mod config;
 mod demo;
 mod digest;
+mod handoff;
+mod inspect;
 mod logging;
 mod operator_key;
 mod private;
 mod private_client;
+mod ringer;
 mod running;
 mod serve;
 mod workspace;

@@ -14,13 +14,14 @@ mod ready;
 mod tests;
 
 use crate::config::Key;
+use crate::inspect::{NO_SUCH, Question};
 use crate::running::{Mint, Running};
 use crate::workspace;
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::extract::{DefaultBodyLimit, Path, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -40,22 +41,25 @@ struct Surface {
 }
 
 impl Surface {
-    /// Whether the request carries the operator token. Hashes are compared in constant time.
+    /// Whether the request carries the operator token.
     fn is_operator(&self, headers: &HeaderMap) -> bool {
-        let bearer = bearer(headers);
+        let bearer = sent_bearer(headers);
         self.token.is_some_and(|token| bearer == Some(token))
     }
 
     /// The same, or the key from the data folder.
-    fn may_mint(&self, headers: &HeaderMap) -> bool {
-        self.is_operator(headers) || bearer(headers) == Some(self.key)
+    fn may_manage(&self, headers: &HeaderMap) -> bool {
+        self.is_operator(headers) || sent_bearer(headers) == Some(self.key)
     }
 }
 
-/// The hash of the token in `Authorization: Bearer TOKEN`, exactly so.
-fn bearer(headers: &HeaderMap) -> Option<blake3::Hash> {
-    let value = headers.get(header::AUTHORIZATION)?.as_bytes();
-    Some(blake3::hash(value.strip_prefix(b"Bearer ")?))
+fn sent_bearer(headers: &HeaderMap) -> Option<blake3::Hash> {
+    bearer(headers.get(header::AUTHORIZATION)?.as_bytes())
+}
+
+/// The hash of the token in `Authorization: Bearer TOKEN`, exactly so; hashes are compared in constant time.
+pub(crate) fn bearer(authorization: &[u8]) -> Option<blake3::Hash> {
+    Some(blake3::hash(authorization.strip_prefix(b"Bearer ")?))
 }
 
 /// All routes. `key` is the content of `operator.key`.
@@ -73,7 +77,9 @@ pub(crate) fn router(running: Arc<Running>, key: &str) -> Router {
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
-        .route("/workspaces", post(new_workspace));
+        .route("/workspaces", get(workspaces).post(new_workspace))
+        .route("/workspaces/{name}", get(workspace))
+        .route("/workspaces/{name}/log", get(workspace_log));
     if token.is_some() {
         let operator = Router::new()
             .route("/version", get(version))
@@ -136,13 +142,56 @@ async fn admitted(State(surface): State<Arc<Surface>>) -> Response {
     }
 }
 
+async fn workspaces(State(surface): State<Arc<Surface>>, headers: HeaderMap) -> Response {
+    inspected(&surface, &headers, Ok(Question::List)).await
+}
+
+async fn workspace(
+    State(surface): State<Arc<Surface>>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+) -> Response {
+    inspected(&surface, &headers, workspace::realm(&name).map(Question::Show)).await
+}
+
+async fn workspace_log(
+    State(surface): State<Arc<Surface>>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+) -> Response {
+    inspected(&surface, &headers, workspace::realm(&name).map(Question::Log)).await
+}
+
+/// Answers for whoever may mint; a name that no workspace can have is one that none has.
+async fn inspected(
+    surface: &Surface,
+    headers: &HeaderMap,
+    question: Result<Question, &'static str>,
+) -> Response {
+    if !surface.may_manage(headers) {
+        return UNAUTHORIZED.into_response();
+    }
+    let answer = match &question {
+        Ok(question) => surface.running.inspect(question).await,
+        Err(_) => Ok(None),
+    };
+    match answer {
+        Ok(Some(answer)) => Json(answer).into_response(),
+        Ok(None) => (StatusCode::NOT_FOUND, format!("{NO_SUCH}\n")).into_response(),
+        Err(error) => {
+            tracing::warn!(%error, "a workspace could not be looked at");
+            (StatusCode::SERVICE_UNAVAILABLE, "no database\n").into_response()
+        }
+    }
+}
+
 /// `{"name": …}`: mints, for whoever can read the data folder or has the operator token.
 async fn new_workspace(
     State(surface): State<Arc<Surface>>,
     headers: HeaderMap,
     body: Result<Json<Value>, axum::extract::rejection::JsonRejection>,
 ) -> Response {
-    if !surface.may_mint(&headers) {
+    if !surface.may_manage(&headers) {
         return UNAUTHORIZED.into_response();
     }
     let name = body
@@ -156,14 +205,8 @@ async fn new_workspace(
         Ok(realm) => realm,
         Err(what) => return (StatusCode::BAD_REQUEST, format!("{what}\n")).into_response(),
     };
-    if workspace::must_be_sealed(&surface.running.config) {
-        return (StatusCode::CONFLICT, format!("{}\n", workspace::CANNOT_SEAL)).into_response();
-    }
     match surface.running.mint(&realm, false).await {
-        Ok(Mint::Minted(banner)) => {
-            let body = json!({ "link": banner.link, "code": banner.code, "genesis": banner.fingerprint });
-            (StatusCode::CREATED, Json(body)).into_response()
-        }
+        Ok(Mint::Minted(banner)) => (StatusCode::CREATED, Json(banner.to_json())).into_response(),
         Ok(Mint::Existed) => (StatusCode::OK, Json(json!({ "existed": true }))).into_response(),
         Err(error) => {
             tracing::warn!(%error, "a workspace could not be minted");

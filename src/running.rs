@@ -2,14 +2,24 @@
 //! fit to serve.
 
 use crate::config::{Config, Key, Storage};
+<<<<<<< HEAD
+use crate::ringer::Ringer;
 use crate::workspace::{self, Banner};
-use drover_engine::bootstrap;
 use drover_engine::effects::Stores;
 use drover_engine::shard::{MintOutcome, Operator, RealmReport, ShardMessage};
+use drover_engine::wake::WakeHandle;
+=======
+use crate::inspect::{self, Question};
+use crate::workspace::{self, Banner};
+use drover_engine::effects::Stores;
+use drover_engine::inspect::RealmReport;
+use drover_engine::shard::{MintOutcome, Operator, ShardMessage};
+>>>>>>> refs/heads/ops4
 use drover_engine::{Directory, metrics::Metrics as EngineMetrics};
 use drover_storage::RealmId;
 use drover_storage::embedded::Embedded;
 use drover_transport::{Relay, Snapshot};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -33,6 +43,8 @@ pub(crate) struct Running {
     store: Embedded,
     stores: Stores,
     directory: Arc<Directory>,
+    /// With push on.
+    pub(crate) ringer: Option<Arc<Ringer>>,
 }
 
 /// What became of a mint.
@@ -63,6 +75,7 @@ impl Running {
         store: Embedded,
         stores: Stores,
         directory: Arc<Directory>,
+        ringer: Option<Arc<Ringer>>,
     ) -> Self {
         Self {
             config,
@@ -73,6 +86,7 @@ impl Running {
             store,
             stores,
             directory,
+            ringer,
         }
     }
 
@@ -118,10 +132,13 @@ impl Running {
     /// # Errors
     /// When the store or the system's randomness fails, or the relay is stopping.
     pub(crate) async fn mint(&self, realm: &RealmId, first: bool) -> anyhow::Result<Mint> {
-        let id = realm.clone();
-        // Hashing the code takes a while.
-        let minted =
-            tokio::task::spawn_blocking(move || bootstrap::mint(&id, workspace::now_ms(), first)).await??;
+        let (id, hostname) = (realm.clone(), self.config.hostname().to_owned());
+        let handoff = self.config.handoff_key().cloned();
+        let is_sealed = handoff.is_some();
+        let minted = tokio::task::spawn_blocking(move || {
+            workspace::mint(&id, workspace::now_ms(), first, &hostname, handoff.as_ref())
+        });
+        let minted = minted.await??;
         let outcome = self
             .ask(realm, |reply| Operator::Mint {
                 minted: Box::new(minted),
@@ -129,13 +146,19 @@ impl Running {
             })
             .await?;
         match outcome {
-            MintOutcome::Minted(banner) => Ok(Mint::Minted(workspace::fresh_banner(
+            MintOutcome::Minted(banner) => Ok(Mint::Minted(Banner::fresh(
                 self.config.hostname(),
                 &banner,
+                is_sealed,
             ))),
             MintOutcome::Existed => Ok(Mint::Existed),
             MintOutcome::Failed => anyhow::bail!("the store did not take it"),
         }
+    }
+
+    /// The relay's own workspace, if it has one.
+    pub(crate) fn first(&self) -> Option<RealmId> {
+        self.directory.first()
     }
 
     /// What can be counted of a workspace.
@@ -145,6 +168,30 @@ impl Running {
     pub(crate) async fn report(&self, realm: &RealmId) -> anyhow::Result<RealmReport> {
         let report = self.ask(realm, |reply| Operator::Report { reply }).await?;
         report.ok_or_else(|| anyhow::anyhow!("its state can't be read"))
+    }
+
+    /// Answers a question about workspaces; `None`: there is none of that name.
+    ///
+    /// # Errors
+    /// As [`Running::report`].
+    pub(crate) async fn inspect(&self, question: &Question) -> anyhow::Result<Option<Value>> {
+        let realms = self.directory.realms();
+        Ok(match question {
+            Question::List => {
+                let mut all = Vec::new();
+                for realm in &realms {
+                    all.push(inspect::summary(&self.report(realm).await?));
+                }
+                Some(Value::Array(all))
+            }
+            Question::Show(realm) | Question::Log(realm) if !realms.contains(realm) => None,
+            Question::Show(realm) => Some(inspect::summary(&self.report(realm).await?)),
+            Question::Log(realm) => {
+                let log = self.ask(realm, |reply| Operator::Log { reply }).await?;
+                let log = log.ok_or_else(|| anyhow::anyhow!("its log can't be read"))?;
+                Some(inspect::log(&log))
+            }
+        })
     }
 
     async fn ask<T: Send + 'static>(
@@ -160,6 +207,12 @@ impl Running {
             anyhow::bail!("the relay does not serve");
         }
         Ok(tokio::time::timeout(PATIENCE, told).await??)
+    }
+
+    /// The ringer does not know this handle: its registration goes.
+    pub(crate) fn forget_handle(&self, realm: RealmId, handle: WakeHandle) {
+        let (shard, message) = ShardMessage::forget_handle(realm, handle, self.config.shards());
+        self.with_relay(|relay| relay.post(shard, message));
     }
 
     /// Entries of the newest access set, summed over all workspaces (13 §c.1).

@@ -26,6 +26,38 @@ impl Window {
     }
 }
 
+/// At most `N` charges within any stretch of `LENGTH_MS`, by their moments.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sliding<const N: usize, const LENGTH_MS: u64> {
+    /// The latest ones, oldest first.
+    charged_ms: [Option<u64>; N],
+}
+
+impl<const N: usize, const LENGTH_MS: u64> Default for Sliding<N, LENGTH_MS> {
+    fn default() -> Self {
+        Self {
+            charged_ms: [None; N],
+        }
+    }
+}
+
+impl<const N: usize, const LENGTH_MS: u64> Sliding<N, LENGTH_MS> {
+    /// Charges one; a refusal charges nothing.
+    pub(crate) fn charge(&mut self, mono_ms: u64) -> bool {
+        if self.charged_ms[0].is_some_and(|at_ms| mono_ms < at_ms + LENGTH_MS) {
+            return false;
+        }
+        self.charged_ms.rotate_left(1);
+        self.charged_ms[N - 1] = Some(mono_ms);
+        true
+    }
+
+    /// Whether no charge counts any more.
+    pub(crate) fn is_idle(&self, mono_ms: u64) -> bool {
+        self.charged_ms[N - 1].is_none_or(|at_ms| mono_ms >= at_ms + LENGTH_MS)
+    }
+}
+
 /// A sum over an aligned clock minute, `floor(now / 60 000)`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Minute {
@@ -82,6 +114,18 @@ mod tests {
             window.charge(60_000, 2),
             "a clock that stepped back opens a new window"
         );
+    }
+
+    #[test]
+    fn sliding_window_forgets_each_charge_in_its_own_time() {
+        let mut sliding = Sliding::<2, 100>::default();
+        assert!(sliding.is_idle(0));
+        assert!(sliding.charge(0) && sliding.charge(60));
+        assert!(!sliding.charge(99));
+        assert!(sliding.charge(100));
+        assert!(!sliding.charge(159));
+        assert!(sliding.charge(160));
+        assert!(!sliding.is_idle(259) && sliding.is_idle(260));
     }
 
     #[test]

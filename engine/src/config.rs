@@ -39,10 +39,25 @@ pub struct Config {
     pub idle_timeout_ms: u64,
     /// What AUTH_ACK reports as the build.
     pub build_digest: Arc<str>,
+    /// Wakes for absent devices; `None`: off.
+    pub push: Option<Push>,
+    /// Time between collector passes, ms; up to a tenth is added at random.
+    pub janitor_interval_ms: u64,
+    /// Envelopes older than this are counted and nothing else.
+    pub retention_days: Option<u64>,
     /// Shards of the process.
     pub shards: usize,
     /// Memory for the (seq, id) indexes of one shard's groups, bytes; idle groups are evicted beyond it.
     pub index_bytes_max: usize,
+}
+
+/// What the engine must know of the ringer (12 §8).
+#[derive(Clone, Debug)]
+pub struct Push {
+    /// Where devices are told to register.
+    pub register_url: Arc<str>,
+    /// How long the queue keeps a wake that is no call, ms.
+    pub coalesce_ms: u64,
 }
 
 impl Default for Config {
@@ -65,6 +80,9 @@ impl Default for Config {
             handshake_timeout_ms: 10_000,
             idle_timeout_ms: 300_000,
             build_digest: "unknown".into(),
+            push: None,
+            janitor_interval_ms: 900_000,
+            retention_days: None,
             shards: 1,
             index_bytes_max: 256 << 20,
         }

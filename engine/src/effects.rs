@@ -3,6 +3,7 @@
 use crate::event::{ConnId, StoreAnswer, Ticket};
 use crate::outbox::{Outbound, Room};
 use crate::shard::{Session, ShardMessage};
+use crate::wake::Wake;
 use drover_storage::RealmId;
 use drover_storage::control::{ControlBatch, ControlStore, DirectoryKey};
 use drover_storage::log::{AppendBatch, LogStore, StreamId};
@@ -154,6 +155,9 @@ pub trait Effects {
 
     /// Hands a request to a store.
     fn store(&mut self, ticket: Ticket, request: StoreRequest);
+
+    /// Has absent devices woken, off this thread; never waited for. Only called with push on.
+    fn wake(&mut self, wakes: Vec<Wake>);
 
     /// Runs a computation elsewhere; answered by [`crate::Event::Offloaded`]. `false` if too many are under way.
     fn offload(&mut self, ticket: Ticket, check: CodeCheck) -> bool;

@@ -10,8 +10,10 @@
 //! | [`code`] | one-time codes |
 //! | [`config`] | what an operator can choose |
 //! | [`bootstrap`] | minting a workspace: its genesis key and first invite |
+//! | [`inspect`] | what an operator may see of a workspace |
 //! | [`directory`] | which realm owns a name, for all shards |
 //! | [`metrics`] | what a shard counts |
+//! | [`wake`] | handles, and whom an event wakes |
 
 pub mod bootstrap;
 mod budget;
@@ -22,6 +24,7 @@ pub mod directory;
 pub mod effects;
 pub mod event;
 mod group;
+pub mod inspect;
 mod limits;
 mod message;
 pub mod metrics;
@@ -31,6 +34,7 @@ mod records;
 mod retention;
 mod session;
 pub mod shard;
+pub mod wake;
 
 pub use config::Config;
 pub use directory::Directory;

@@ -49,6 +49,10 @@ pub(crate) const MEDIA_BYTES_MAX: usize = 1500;
 pub(crate) const HANDSHAKE_BYTES_MAX: usize = 524_288;
 /// How far ahead a wake registration may expire: 30 days and 5 minutes of slack (decisions.md 10).
 pub(crate) const WAKE_EXPIRY_AHEAD_MS: u64 = (30 * 24 * 60 + 5) * 60_000;
+/// Wake registrations of one principal within [`WAKE_WINDOW_MS`] (12 §3).
+pub(crate) const WAKE_REGISTRATIONS: usize = 5;
+/// See [`WAKE_REGISTRATIONS`]: a sliding hour.
+pub(crate) const WAKE_WINDOW_MS: u64 = 3_600_000;
 /// PUSH frames of one backfill or RECON batch, beside the bound by free queue slots.
 pub(crate) const BACKFILL_FRAMES: usize = 255;
 /// Cost units of one backfill or RECON batch.
@@ -75,6 +79,8 @@ pub(crate) const CODE_COOLDOWN_MS: u64 = 900_000;
 pub(crate) const REFRESHED_KEPT: usize = 3;
 /// Invite records up to this size lie with the invite; larger ones in a partition of their own. Ours.
 pub(crate) const RECORD_INLINE_BYTES: usize = 4096;
+/// How often what has lapsed is swept out of a workspace's records: 15 minutes, and up to a tenth more (06 §1).
+pub(crate) const CONTROL_SWEEP_MS: u64 = 900_000;
 /// How long a superseded wrap is kept: 30 days.
 pub(crate) const PRIOR_WRAP_MS: u64 = 30 * 86_400_000;
 /// A recovery key's pause between rotations (05 §7.5).

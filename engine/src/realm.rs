@@ -4,9 +4,10 @@
 use crate::budget::Minute;
 use crate::chain::{Chain, Head};
 use crate::event::ConnId;
-use crate::records::{self, Attempt, Genesis, Grant, Invite, InviteState, Seat, Shelf};
+use crate::records::{self, Attempt, Genesis, Grant, Handoff, Invite, InviteState, Seat, Shelf};
 use crate::retention::{Destruction, Retention};
 use crate::shard::control::Op;
+use crate::wake::Registrations;
 use bytes::Bytes;
 use drover_storage::{RealmId, StoreError};
 use drover_wire::access::AccessSet;
@@ -14,6 +15,7 @@ use drover_wire::error::Refusal;
 use drover_wire::id::{EntryHash, GroupId, Hash, Nonce, PublicKey, Salt, Token};
 use hashbrown::{HashMap, HashSet};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// A device's SEND and chain budgets, shared by all its sockets; reconnecting does not clear them (02 §6).
 #[derive(Debug, Default)]
@@ -50,8 +52,11 @@ pub(crate) struct Realm {
     pub(crate) commits: HashSet<(Token, Nonce, GroupId)>,
     pub(crate) attempts: HashMap<(Token, [u8; 32]), Attempt>,
     pub(crate) genesis: Option<Genesis>,
+    /// The bootstrap invite sealed, until it is redeemed.
+    pub(crate) handoff: Option<Arc<Handoff>>,
     /// Key packages by `H(device key)`.
     pub(crate) shelves: HashMap<Hash, Shelf>,
+    pub(crate) wakes: Registrations,
     /// The retention chain of every group that has one.
     retention: HashMap<GroupId, Retention>,
     /// Those of them that take no new envelopes: what SEND looks at.
@@ -94,7 +99,9 @@ impl Realm {
             commits: HashSet::new(),
             attempts: HashMap::new(),
             genesis: None,
+            handoff: None,
             shelves: HashMap::new(),
+            wakes: Registrations::default(),
             retention: HashMap::new(),
             frozen: HashSet::new(),
             destructions: HashMap::new(),
@@ -119,6 +126,8 @@ impl Realm {
                 ));
             } else if key == records::GENESIS {
                 realm.genesis = Some(records::get(value)?);
+            } else if key == records::HANDOFF {
+                realm.handoff = Some(Arc::new(records::get(value)?));
             } else if tail(records::SET).is_some() {
                 newest = Some(value); // ascending by version
             } else if let Some(hash) = tail(records::GRANT) {
@@ -152,6 +161,9 @@ impl Realm {
                     Hash::from_slice(shelf).ok_or(StoreError::Damaged)?,
                     records::get(value)?,
                 );
+            } else if let Some(entry) = tail(records::WAKE) {
+                let entry = EntryHash::from_slice(entry).ok_or(StoreError::Damaged)?;
+                realm.wakes.insert(entry, records::get(value)?);
             } else if let Some(device) = tail(records::PROBATION) {
                 let stored: records::Probation = records::get(value)?;
                 let device = PublicKey::from_slice(device).ok_or(StoreError::Damaged)?;
@@ -290,6 +302,7 @@ impl Realm {
             conns.retain(|c| *c != conn);
             if conns.is_empty() {
                 self.registry.remove(entry);
+                self.wakes.stir();
             }
         }
     }

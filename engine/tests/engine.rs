@@ -9,11 +9,18 @@ mod cases {
     mod access;
     mod admission;
     mod commits;
+    mod crash;
     mod dropping;
+    mod invites;
     mod joining;
+    mod keys;
+    mod map_form;
+    mod recovery;
     mod retention;
     mod sending;
     mod slow;
     mod states;
     mod subscribing;
+    mod wake;
+    mod wraps;
 }

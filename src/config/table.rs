@@ -144,7 +144,7 @@ settings! {
     MetricsGroupLabels "WEALD_RELAY_METRICS_GROUP_LABELS" ON_OFF, Some("off"), Plain,
         "Accepted; no metric carries a group today.";
     BootstrapHandoffPubkey "WEALD_RELAY_BOOTSTRAP_HANDOFF_PUBKEY" Kind::Key32, None, Set,
-        "Base64 of an X25519 public key the first invite is sealed to instead of being printed.";
+        "Base64 of an X25519 public key that invites to new workspaces are sealed to instead of being printed. The public listener serves them to whoever has the operator token: the first workspace's at `/handoff/ID` (ID: the key's SHA-256 in base64url), any one's at `/handoff/ID/FINGERPRINT`.";
     OperatorToken "WEALD_RELAY_OPERATOR_TOKEN" Kind::Text, None, Set,
         "Bearer for the operator routes and the details of `/readyz`. Unset: those routes do not exist.";
     Profile "WEALD_RELAY_PROFILE" Kind::Word(&["self_host", "hosted"]), Some("self_host"), Plain,
@@ -156,7 +156,7 @@ settings! {
     PushToken "WEALD_RELAY_PUSH_TOKEN" Kind::Text, None, Set,
         "Bearer sent to the ringer.";
     PushRegisterUrl "WEALD_RELAY_PUSH_REGISTER_URL" Kind::Text, None, Plain,
-        "Where devices are told to register, at most 512 bytes. Unset: the push URL with a trailing `/v1/wake` replaced by `/v1/handles`.";
+        "Where devices are told to register, at most 512 bytes. Unset: the push URL with `/v1/handles` in the place of a `/v1/wake` at its end, or behind it.";
     PushCoalesceMs "WEALD_RELAY_PUSH_COALESCE_MS" FROM_0, Some("2000"), Plain,
         "Milliseconds within which wakes of one handle become one; 0: none do. Wakes for calls skip it.";
     PushQueue "WEALD_RELAY_PUSH_QUEUE" AT_LEAST_1, Some("1024"), Plain,

@@ -110,7 +110,11 @@ fn every_name_has_its_default_and_refuses_what_it_must() {
             "BOOTSTRAP_HANDOFF_PUBKEY",
             "unset",
             "e06Qm75//kTEZaIgA31gjuNYl9Me+XLwf3SJLLD3PxM=",
-            &["hunter2hunter2hunter2", "AAAA"],
+            &[
+                "hunter2hunter2hunter2",
+                "AAAA",
+                "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",
+            ],
         ),
         ("OPERATOR_TOKEN", "unset", "t", &[]),
         ("PROFILE", "self_host", "self_host", &["Hosted", "selfhost"]),
@@ -318,7 +322,7 @@ fn calls_stated_on_need_a_ceiling() {
     assert!(off.contains("unset, calls off"));
 }
 
-/// W13.54 rule 5.
+/// W13.54 rule 5, W12.12.
 #[test]
 fn push_needs_its_address_and_off_takes_nothing() {
     refused(&[("PUSH", "on")], "PUSH_URL");
@@ -345,6 +349,14 @@ fn push_needs_its_address_and_off_takes_nothing() {
         "PUSH_REGISTER_URL",
     );
     resolve(&[PUSH[0], PUSH[1], ("PUSH_REGISTER_URL", &long[..512])]).unwrap();
+    // A derived one is bounded too.
+    refused(&[PUSH[0], ("PUSH_URL", &long[..502])], "PUSH_REGISTER_URL");
+    resolve(&[PUSH[0], ("PUSH_URL", &long[..501])]).unwrap();
+    refused(&[PUSH[0], PUSH[1], ("PUSH_QUEUE", "0")], "PUSH_QUEUE");
+    refused(&[PUSH[0], ("PUSH_URL", "")], "PUSH_URL");
+    for empty in ["PUSH_TOKEN", "PUSH_REGISTER_URL", "PUSH_COALESCE_MS"] {
+        refused(&[PUSH[0], PUSH[1], (empty, "")], empty);
+    }
     resolve(&[
         PUSH[0],
         PUSH[1],
@@ -355,15 +367,20 @@ fn push_needs_its_address_and_off_takes_nothing() {
     .unwrap();
 }
 
+/// W12.12.
 #[test]
-fn the_register_address_is_derived_by_replacing_the_end() {
+fn the_register_address_is_derived() {
     for (url, register) in [
         ("https://r.example/v1/wake", "https://r.example/v1/handles"),
         (
             "https://r.example/base/v1/wake",
             "https://r.example/base/v1/handles",
         ),
-        ("https://r.example/other", "https://r.example/other"),
+        ("https://r.example/v1/wake//", "https://r.example/v1/handles"),
+        ("https://r.example", "https://r.example/v1/handles"),
+        ("https://r.example/", "https://r.example/v1/handles"),
+        ("https://r.example//v1/wake", "https://r.example/v1/handles"),
+        ("https://r.example/other", "https://r.example/other/v1/handles"),
     ] {
         let config = resolve(&[("PUSH", "on"), ("PUSH_URL", url)]).unwrap();
         assert_eq!(config.push_register_url().as_deref(), Some(register));

@@ -150,6 +150,7 @@ pub(super) fn page(running: &Running, ready: &Readiness) -> String {
         frames(&mut page, &counters);
         engine(&mut page, &counters.engines);
     }
+    wakes(&mut page, running);
     process::add_store(&mut page, &running.store_dir());
     process::add(&mut page);
     page.0
@@ -333,6 +334,27 @@ fn engine(page: &mut Page, engines: &[std::sync::Arc<EngineMetrics>]) {
         "Log bytes of the workspaces in memory.",
         "kind",
         used,
+    );
+}
+
+/// All zero with push off.
+fn wakes(page: &mut Page, running: &Running) {
+    let counted = running.ringer.as_ref().map(|ringer| ringer.counted());
+    let counted = counted.unwrap_or_default();
+    let results = [
+        ("sent", counted.sent),
+        ("dropped", counted.dropped),
+        ("failed", counted.failed),
+        ("gone", counted.gone),
+    ];
+    let help = "Wakes, by what became of them.";
+    page.by("weald_relay_wakes_total", "counter", help, "result", results);
+    let help = "Pauses the ringer asked for; the wake it answered so is not sent again.";
+    page.counter("weald_relay_wake_pauses_total", help, counted.pauses as f64);
+    page.gauge(
+        "weald_relay_wake_queue",
+        "Wakes that wait.",
+        counted.waiting as f64,
     );
 }
 

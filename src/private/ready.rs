@@ -43,7 +43,7 @@ impl Readiness {
             "write_mode": config.word(Key::WriteMode),
             "frozen_groups": [],
             "release": { "state": if config.on(Key::ReleaseCheck) { "unknown" } else { "disabled" } },
-            "push": if config.on(Key::Push) { "configured" } else { "off" },
+            "push": push(running),
             "calls": config.word(Key::Calls),
             "call_stats": call_stats(running),
             "db_pool": { "size": config.number(Key::DbPoolSize), "connections": 0, "in_use": 0 },
@@ -56,6 +56,15 @@ impl Readiness {
             document["write_mode_reason"] = "service_read_only".into();
         }
         document
+    }
+}
+
+/// Whether wakes leave. A ringer that does not answer never makes the relay unfit (12 §8).
+fn push(running: &Running) -> &'static str {
+    match &running.ringer {
+        None => "off",
+        Some(ringer) if ringer.is_reachable() => "configured",
+        Some(_) => "unreachable",
     }
 }
 

@@ -33,7 +33,9 @@ fn child() {
             .collect();
         let sender = sender.clone();
         // After the failure nobody listens any more.
-        let done: Done<()> = Box::new(move |r| drop(sender.send((n, r))));
+        let done: Done<()> = Box::new(move |r| {
+            let _ = sender.send((n, r));
+        });
         store.append(
             AppendBatch {
                 appends,

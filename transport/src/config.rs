@@ -1,6 +1,8 @@
 //! What the binary tells the transport.
 
+use crate::pages::PublicPages;
 use drover_engine::effects::Stores;
+use drover_engine::wake::Wake;
 use drover_engine::{Config, Directory};
 use std::io;
 use std::path::PathBuf;
@@ -21,13 +23,21 @@ pub struct RelayConfig {
     pub max_connections: Option<u64>,
     /// How many proxies in front are trusted to have written `X-Forwarded-For`; 0: none (13 §h).
     pub trusted_proxy_hops: usize,
+    /// Further pages of the public listener.
+    pub public: Option<Arc<dyn PublicPages>>,
     /// The engine's own settings.
     pub engine: Arc<Config>,
     /// Where the shards keep things.
     pub stores: Stores,
     /// Which realm owns a name.
     pub directory: Arc<Directory>,
+    /// Takes the devices to be woken; called on shard threads, so it must neither wait nor take long. Unused with
+    /// push off.
+    pub wakes: Option<WakeSink>,
 }
+
+/// See [`RelayConfig::wakes`].
+pub type WakeSink = Arc<dyn Fn(Vec<Wake>) + Send + Sync>;
 
 /// Default of [`RelayConfig::turn_us_max`].
 pub const TURN_US_MAX: u64 = 500;

@@ -68,6 +68,7 @@ impl Relay {
             stores: config.stores.clone(),
             offload: Offload::start()?,
             admission: Admission::new(config.max_connections),
+            wakes: config.wakes.clone(),
         });
         Ok(Bound {
             config,
@@ -203,6 +204,7 @@ impl Bound {
                     stop: stop.clone(),
                     certificates,
                     trusted_proxy_hops: config.trusted_proxy_hops,
+                    public: config.public,
                     turn_max: Duration::from_micros(config.turn_us_max),
                 };
                 let failure = Failing(Some(stop));

@@ -32,6 +32,7 @@ impl Served {
             tls: TlsSource::Off,
             max_connections: None,
             trusted_proxy_hops: 0,
+            public: None,
             engine: Arc::new(Config {
                 handshake_timeout_ms: 1_000,
                 ..Config::default()
@@ -41,6 +42,7 @@ impl Served {
                 control: Arc::new(store),
             },
             directory: Arc::new(Directory::default()),
+            wakes: None,
         };
         change(&mut config, &dir);
         let relay = Relay::bind(config).unwrap().start().unwrap();

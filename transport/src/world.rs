@@ -3,6 +3,7 @@
 //! ([`crate::turn`]), never within an effect.
 
 use crate::admission::Admission;
+use crate::config::WakeSink;
 use crate::conn::{Conn, Moving, Phase};
 use crate::driver::Driver;
 use crate::mailbox::{Letter, Mailbox};
@@ -18,6 +19,7 @@ use drover_engine::effects::{CloseHow, CloseReason, CodeCheck, Effects, StoreReq
 use drover_engine::event::Ticket;
 use drover_engine::outbox::{COST_MAX, MESSAGES_MAX, Outbound, Room};
 use drover_engine::shard::{Session, ShardMessage};
+use drover_engine::wake::Wake;
 use drover_engine::{ConnId, Now};
 use std::sync::Arc;
 
@@ -34,6 +36,7 @@ pub(crate) struct Shared {
     pub(crate) stores: Stores,
     pub(crate) offload: Offload,
     pub(crate) admission: Arc<Admission>,
+    pub(crate) wakes: Option<WakeSink>,
 }
 
 /// See the module.
@@ -305,6 +308,12 @@ impl<D: Driver> Effects for World<D> {
         self.shared
             .stores
             .submit(request, move |answer| door.post(Letter::Stored(ticket, answer)));
+    }
+
+    fn wake(&mut self, wakes: Vec<Wake>) {
+        if let Some(sink) = &self.shared.wakes {
+            sink(wakes);
+        }
     }
 
     fn offload(&mut self, ticket: Ticket, check: CodeCheck) -> bool {

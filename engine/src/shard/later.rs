@@ -4,16 +4,15 @@
 use super::Shard;
 use crate::effects::Effects;
 use crate::event::ConnId;
-use crate::limits::{CALL_PER_MINUTE, LIVE_BYTES_MAX, MEDIA_BYTES_MAX, WAKE_EXPIRY_AHEAD_MS};
+use crate::limits::{CALL_PER_MINUTE, LIVE_BYTES_MAX, MEDIA_BYTES_MAX};
 use drover_wire::blob::Request;
 use drover_wire::error::{Code, Refusal};
-use drover_wire::frame::{Frame, Wake};
+use drover_wire::frame::Frame;
 
 impl Shard {
     pub(super) fn later<E: Effects>(&mut self, conn: ConnId, frame: &Frame<'_>, fx: &mut E) {
         let refusal = match self.check(conn, frame) {
             Err(refusal) => refusal,
-            Ok(()) if matches!(frame, Frame::Wake(_)) => Code::PushNotConfigured.into(), // push is off (12)
             Ok(()) => Code::Backpressure.into(),
         };
         self.refuse(conn, refusal, fx);
@@ -41,12 +40,6 @@ impl Shard {
         let too_large = |limit: usize| Err(Refusal::number(Code::EnvelopeTooLarge, limit as u64));
         let unbound = self.session(conn).is_none_or(|s| s.realm.is_none());
         match frame {
-            Frame::Wake(Wake::Register { expires_at_ms, .. }) => {
-                let ahead = self.now.wall_ms + 1..=self.now.wall_ms + WAKE_EXPIRY_AHEAD_MS;
-                if !ahead.contains(expires_at_ms) {
-                    return Err(Code::PushHandleMalformed.into());
-                }
-            }
             Frame::Call { kind, body, .. } => {
                 if !(1..=4).contains(kind) {
                     return Err(Code::MalformedHeader.into());
@@ -60,7 +53,7 @@ impl Shard {
             _ => {}
         }
         // A session without a workspace is refused whatever comes later (05 D12).
-        if unbound && !matches!(frame, Frame::Wake(_)) {
+        if unbound {
             return Err(Code::WriterNotInAccessSet.into());
         }
         Ok(())

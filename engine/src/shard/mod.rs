@@ -18,10 +18,11 @@ mod map_form;
 mod reconcile;
 mod replay;
 mod retention;
+mod wake;
 mod wrap;
 
 pub use crate::session::Session;
-pub use control::operator::{MintOutcome, Operator, RealmReport, Reply};
+pub use control::operator::{MintOutcome, Operator, Reply};
 pub(crate) use keys::Taken;
 
 use crate::config::Config;
@@ -29,17 +30,23 @@ use crate::directory::Directory;
 use crate::effects::{CloseHow, CloseReason, Effects, StoreRequest};
 use crate::event::{ConnId, Event, Flow, Now, StoreAnswer, Ticket};
 use crate::group::{Group, Loaded};
+<<<<<<< HEAD
+use crate::limits::{ANSWERS_WAITING_MAX, CONTROL_SWEEP_MS, PROBE_MS, PROVISIONAL_CHECK_MS, STALL_MS};
+=======
+use crate::inspect::TransparencyLog;
 use crate::limits::{ANSWERS_WAITING_MAX, PROBE_MS, PROVISIONAL_CHECK_MS, STALL_MS};
+>>>>>>> refs/heads/ops4
 use crate::message;
 use crate::metrics::Metrics;
 use crate::outbox::Outbound;
 use crate::realm::{Admission, Realm};
 use crate::session::{Allowed, Owed, State, Waiting, allowed};
+use crate::wake::{Wake, WakeHandle};
 use bytes::Bytes;
 use drover_storage::log::{StreamId, StreamKind};
 use drover_storage::{RealmId, StoreError};
 use drover_wire::error::{Code, Refusal};
-use drover_wire::frame::{DecodeError, Frame, Wake};
+use drover_wire::frame::{DecodeError, Frame};
 use drover_wire::id::{EntryHash, GroupId, PublicKey};
 use hashbrown::HashMap;
 use ingest::Ingest;
@@ -84,6 +91,8 @@ enum Posted {
     Answer { conn: ConnId, answer: control::Answer },
     /// From the operator's surface.
     Operator { realm: RealmId, operator: Operator },
+    /// The ringer does not know this handle.
+    ForgetHandle { realm: RealmId, handle: WakeHandle },
 }
 
 impl ShardMessage {
@@ -177,6 +186,7 @@ enum Waiter {
         request: control::Request,
     },
     Operator(Operator),
+    ForgetHandle(WakeHandle),
 }
 
 /// What a ticket stands for.
@@ -187,6 +197,8 @@ enum Pending {
     Index { group: u32, kind: StreamKind },
     /// A realm's records.
     Load { realm: u32 },
+    /// A realm's records, for its transparency log.
+    Log { reply: Reply<Option<TransparencyLog>> },
     /// A realm's byte count.
     Usage { realm: u32 },
     /// A page of a connection's replay.
@@ -238,6 +250,10 @@ pub struct Shard {
     /// Connections whose parked frame is to be handled again.
     retry: Vec<ConnId>,
     timers: BinaryHeap<Reverse<(u64, ConnId)>>,
+    /// Devices to be woken at the end of this turn.
+    woken: Vec<Wake>,
+    /// Registrations of the last hour by principal; reconnecting does not clear them (12 §3).
+    registered: HashMap<EntryHash, wake::Registered>,
     /// Realms to load as soon as nothing of them is under way any more.
     deferred: Vec<u32>,
     /// Counts the refusals that carry a spread interval.
@@ -245,6 +261,8 @@ pub struct Shard {
     /// Realms to load before anybody asks: those whose founder may come back after a restart.
     preload: Vec<RealmId>,
     next_sweep_ms: u64,
+    /// When the records of the realms in memory are swept.
+    next_control_sweep_ms: u64,
     /// Seed of the group indexes' hash tables.
     secret: u64,
     draining: bool,
@@ -291,10 +309,13 @@ impl Shard {
             next_gather: 0,
             retry: Vec::new(),
             timers: BinaryHeap::new(),
+            woken: Vec::new(),
+            registered: HashMap::new(),
             deferred: Vec::new(),
             jitter: secret,
             preload,
             next_sweep_ms: SWEEP_MS,
+            next_control_sweep_ms: CONTROL_SWEEP_MS,
             secret,
             draining: false,
         }
@@ -385,6 +406,9 @@ impl Shard {
             self.realm_slot(&realm, fx);
         }
         self.submit_batch(fx);
+        if !self.woken.is_empty() {
+            fx.wake(std::mem::take(&mut self.woken));
+        }
     }
 
     /// The monotonic moment of the next timer, if any: [`Event::Tick`] is due then.
@@ -392,10 +416,8 @@ impl Shard {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         // Without groups there is nothing to sweep, and an idle shard sleeps on.
         let sweep = (!self.groups.is_empty()).then_some(self.next_sweep_ms);
-        match (timer, sweep) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        let control = self.has_realms().then_some(self.next_control_sweep_ms);
+        [timer, sweep, control].into_iter().flatten().min()
     }
 
     /// After [`Event::Drain`]: whether nothing is left to wait for.
@@ -716,14 +738,7 @@ impl Shard {
                 self.detach(conn);
                 self.close_when_flushed(conn, CloseHow::Flush, CloseReason::Client, fx);
             }
-            // No ringer is configured: the capability is "off", and asking is always answered (12).
-            Frame::Wake(Wake::Query) => {
-                let capability = Frame::Wake(Wake::Capability {
-                    enabled: false,
-                    register_url: "",
-                });
-                self.reply(conn, message::frame(&capability), fx);
-            }
+            Frame::Wake(wake) => self.wake(conn, &wake, &message, fx),
             other => self.later(conn, &other, fx),
         }
     }
@@ -816,6 +831,7 @@ impl Shard {
             (Some(Pending::Load { realm }), StoreAnswer::Load(result)) => {
                 self.realm_read(realm, result.map(|r| (Some(r), None)), fx);
             }
+            (Some(Pending::Log { reply }), StoreAnswer::Load(result)) => Self::log_read(reply, &result),
             (Some(Pending::Usage { realm }), StoreAnswer::Usage(result)) => {
                 self.realm_read(realm, result.map(|u| (None, Some(u))), fx);
             }
@@ -978,6 +994,10 @@ impl Shard {
         let is_there = match loaded {
             Ok(realm) => {
                 self.metrics.log_bytes.add(realm.log_bytes);
+                // A creation with an unknown outcome may have claimed its token.
+                for token in realm.invites.keys() {
+                    self.directory.claimed_token(*token, &realm.id);
+                }
                 place.state = RealmState::Ready(Box::new(realm));
                 self.note_founders(slot);
                 true
@@ -1021,6 +1041,10 @@ impl Shard {
             Waiter::Finish { conn } if is_there => self.finish_auth(conn, fx),
             Waiter::Finish { conn } => self.fail(conn, down(), CloseReason::Protocol, fx),
             Waiter::Remote { origin, request } if is_there => self.serve_request(slot, origin, request, fx),
+            Waiter::ForgetHandle(handle) if is_there => {
+                self.enqueue(slot, control::Op::Wake(wake::WakeOp::Forget(handle)), fx);
+            }
+            Waiter::ForgetHandle(_) => {} // the next wake finds out again
             Waiter::Remote { origin, request } => self.send_answer(origin, control::unread(&request), fx),
             Waiter::Operator(operator) => self.serve_operator(slot, operator, is_there, fx),
         }
@@ -1098,6 +1122,7 @@ impl Shard {
             }
             Posted::Answer { conn, answer } => self.receive_answer(conn, answer, fx),
             Posted::Operator { realm, operator } => self.operate(&realm, operator, fx),
+            Posted::ForgetHandle { realm, handle } => self.forget_handle(&realm, handle, fx),
         }
     }
 
@@ -1127,6 +1152,10 @@ impl Shard {
         if now >= self.next_sweep_ms {
             self.next_sweep_ms = now + SWEEP_MS;
             self.sweep_indexes();
+            self.sweep_registered();
+        }
+        if now >= self.next_control_sweep_ms {
+            self.sweep_realms(fx);
         }
     }
 

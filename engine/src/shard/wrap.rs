@@ -52,6 +52,10 @@ impl Shard {
         if self.config.read_only {
             return Err(Code::ServiceReadOnly.into());
         }
+        if self.has_lapsed(conn) {
+            self.evict(conn, fx); // 05 D11
+            return Ok(());
+        }
         self.charge_frame(conn, |b| &mut b.wrap, WRAP_PER_MINUTE)?;
         if self.waits_its_turn(conn, message) {
             return Ok(());
@@ -107,7 +111,7 @@ impl Shard {
         fx: &mut E,
     ) {
         let (slot, wall_ms) = (wrapping.realm, self.now.wall_ms);
-        if self.is_given_up(slot, Some(wrapping.origin), fx) {
+        if self.is_given_up(slot, Some((wrapping.origin, Code::Backpressure)), fx) {
             return;
         }
         let stored = values.and_then(|mut v| match v.pop().flatten() {

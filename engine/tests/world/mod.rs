@@ -4,10 +4,12 @@
 
 mod chain;
 mod conn;
+mod control;
 mod drive;
 mod store;
 
 pub use chain::*;
+pub use control::*;
 pub use drive::*;
 pub use store::{Fault, Kind, Store};
 
@@ -19,6 +21,7 @@ use drover_engine::event::{StoreAnswer, Ticket};
 use drover_engine::metrics::Metrics;
 use drover_engine::outbox::{COST_MAX, MESSAGES_MAX, Outbound, Room};
 use drover_engine::shard::{Challenges, Session, ShardMessage};
+use drover_engine::wake::Wake;
 use drover_engine::{Config, ConnId, Event, Flow, Now, Peer, Shard};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, mpsc};
@@ -47,7 +50,8 @@ impl Work {
             Work::Store(StoreRequest::Read { .. }) => Kind::Read,
             Work::Store(StoreRequest::ReadSeqs { .. }) => Kind::ReadSeqs,
             Work::Store(StoreRequest::Usage(_)) => Kind::Usage,
-            Work::Store(StoreRequest::Load(_) | StoreRequest::Get(..)) => Kind::Load,
+            Work::Store(StoreRequest::Load(_)) => Kind::Load,
+            Work::Store(StoreRequest::Get(..)) => Kind::Get,
             Work::Store(StoreRequest::Commit(..)) => Kind::Commit,
             Work::Store(StoreRequest::Claim(..)) => Kind::Claim,
             Work::Code(_) => Kind::Code,
@@ -80,6 +84,8 @@ struct Outside {
     moving: VecDeque<usize>,
     resumed: VecDeque<usize>,
     roomy: VecDeque<usize>,
+    /// Devices to be woken.
+    wakes: Vec<Wake>,
     /// Codes hashed so far.
     hashes: usize,
     refuse_offload: bool,
@@ -363,6 +369,12 @@ impl World {
         self.release_one(kind);
     }
 
+    /// Devices to be woken since the last look.
+    pub fn wakes(&mut self) -> Vec<Wake> {
+        self.pump();
+        std::mem::take(&mut self.out.wakes)
+    }
+
     pub fn refuse_offload(&mut self, refuse: bool) {
         self.out.refuse_offload = refuse;
     }
@@ -633,6 +645,7 @@ impl Outside {
             moving: VecDeque::new(),
             resumed: VecDeque::new(),
             roomy: VecDeque::new(),
+            wakes: Vec::new(),
             hashes: 0,
             refuse_offload: false,
         }
@@ -775,6 +788,11 @@ impl Effects for View<'_> {
             ticket,
             work,
         });
+    }
+
+    fn wake(&mut self, wakes: Vec<Wake>) {
+        assert!(!wakes.is_empty(), "nobody is told of nothing");
+        self.out.wakes.extend(wakes);
     }
 
     fn offload(&mut self, ticket: Ticket, check: CodeCheck) -> bool {

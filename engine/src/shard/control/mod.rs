@@ -7,6 +7,7 @@ mod join;
 pub(crate) mod operator;
 mod publish;
 mod seats;
+mod sweep;
 
 pub(crate) use bundles::BundleRead;
 pub(crate) use invites::Recreated;
@@ -14,6 +15,7 @@ pub(crate) use join::CodeTry;
 
 use super::keys::{KeysOp, KeysStep};
 use super::retention::{Change, Retaining};
+use super::wake::WakeOp;
 use super::wrap::Wrapping;
 use super::{Pending, Posted, RealmState, Shard, ShardMessage, Waiter};
 use crate::directory::Directory;
@@ -88,6 +90,9 @@ pub(crate) enum Op {
     Revoke(invites::Revocation),
     Refresh(invites::Refresh),
     Wrap(Box<Wrapping>),
+    Wake(WakeOp),
+    /// What time alone ends.
+    Sweep,
     Retain(Box<Retaining>),
 }
 
@@ -103,14 +108,24 @@ impl Op {
             Op::Revoke(revocation) => Some(revocation.origin),
             Op::Refresh(refresh) => Some(refresh.origin),
             Op::Wrap(wrapping) => Some(wrapping.origin),
+            Op::Sweep => None,
             Op::Retain(retaining) => Some(retaining.origin),
+            Op::Wake(op) => op.origin(),
+        }
+    }
+
+    /// What whoever waits is told if it comes to nothing.
+    fn failure(&self) -> Code {
+        match self {
+            Op::Wake(_) => Code::PushBackpressure,
+            _ => Code::Backpressure,
         }
     }
 
     /// The realm was dropped: whoever waits comes again.
     pub(super) fn abandon<E: Effects>(self, shard: &mut Shard, fx: &mut E) {
         if let Some(origin) = self.origin() {
-            shard.send_answer(origin, Err(Code::Backpressure.into()), fx);
+            shard.send_answer(origin, Err(self.failure().into()), fx);
         }
     }
 }
@@ -136,13 +151,15 @@ pub(crate) enum Step {
     Refreshed(Box<invites::Refreshing>),
     ClaimTag(Box<Wrapping>),
     Wrapped(Box<Wrapping>),
+    Wake(WakeOp),
+    Swept(Box<sweep::Swept>),
     /// A whole record of a retention chain is stored; the one that decides follows.
     ChainStored(Box<Change>),
     ChainChanged(Box<Change>),
 }
 
 impl Step {
-    /// Who is answered.
+    /// Who waits for it.
     fn origin(&self) -> Option<Origin> {
         match self {
             Step::Publish(committing) => Some(committing.publication.origin),
@@ -157,8 +174,17 @@ impl Step {
             Step::Revoked(revoked) => Some(revoked.origin),
             Step::BundleStored(refreshing) | Step::Refreshed(refreshing) => Some(refreshing.origin),
             Step::ClaimTag(wrapping) | Step::Wrapped(wrapping) => Some(wrapping.origin),
+            Step::Wake(op) => op.origin(),
             Step::ChainStored(change) | Step::ChainChanged(change) => Some(change.origin),
-            Step::Mint(_) => None,
+            Step::Mint(_) | Step::Swept(_) => None,
+        }
+    }
+
+    /// What they are told if it comes to nothing.
+    fn failure(&self) -> Code {
+        match self {
+            Step::Wake(_) => Code::PushBackpressure,
+            _ => Code::Backpressure,
         }
     }
 }
@@ -263,6 +289,8 @@ impl Shard {
                 Op::Revoke(revocation) => self.start_revocation(slot, revocation, fx),
                 Op::Refresh(refresh) => self.start_refresh(slot, refresh, fx),
                 Op::Wrap(wrapping) => self.start_wrap(slot, wrapping, fx),
+                Op::Wake(op) => self.start_wake(slot, op, fx),
+                Op::Sweep => self.start_sweep(slot, fx),
                 Op::Retain(retaining) => self.start_retaining(slot, retaining, fx),
             }
         }
@@ -293,15 +321,20 @@ impl Shard {
     /// Whether the realm was given up while this step was under way. Nobody here knows what it was decided on any
     /// more: who asked comes again, and the realm may be read now.
     fn was_given_up<E: Effects>(&mut self, slot: u32, step: &Step, fx: &mut E) -> bool {
-        self.is_given_up(slot, step.origin(), fx)
+        self.is_given_up(slot, step.origin().map(|origin| (origin, step.failure())), fx)
     }
 
     /// The same for an operation that was still reading.
-    pub(super) fn is_given_up<E: Effects>(&mut self, slot: u32, origin: Option<Origin>, fx: &mut E) -> bool {
+    pub(super) fn is_given_up<E: Effects>(
+        &mut self,
+        slot: u32,
+        waits: Option<(Origin, Code)>,
+        fx: &mut E,
+    ) -> bool {
         let given_up = std::mem::take(&mut self.realms[slot as usize].is_committing);
         if given_up {
-            if let Some(origin) = origin {
-                self.send_answer(origin, Err(Code::Backpressure.into()), fx);
+            if let Some((origin, failure)) = waits {
+                self.send_answer(origin, Err(failure.into()), fx);
             }
             self.load_deferred(fx);
         }
@@ -340,20 +373,22 @@ impl Shard {
                 Step::BundleStored(refreshing) => self.commit_refresh(slot, refreshing, fx),
                 Step::Refreshed(refreshing) => self.refreshed(slot, *refreshing, fx),
                 Step::Wrapped(wrapping) => self.wrapped(&wrapping, fx),
+                Step::Wake(op) => self.wake_committed(slot, op, fx),
+                Step::Swept(swept) => self.swept(slot, *swept, fx),
                 Step::ChainStored(change) => self.commit_change(slot, change, fx),
                 Step::ChainChanged(change) => self.chain_changed(slot, *change, fx),
                 Step::ClaimTag(_) => {}
                 Step::Claim(_) | Step::Mint(_) => {}
             },
-            // A token that was claimed elsewhere in the same moment: nothing of ours is out of step.
-            Ok(Outcome::Refused) if matches!(step, Step::Created(_)) => {
-                if let Step::Created(creation) = step {
-                    self.creation_refused(&creation, fx);
-                }
-            }
+            // A name that is taken elsewhere: nothing of ours is out of step.
+            Ok(Outcome::Refused) if matches!(step, Step::Created(_) | Step::Wake(_)) => match step {
+                Step::Created(creation) => self.creation_refused(&creation, fx),
+                Step::Wake(op) => self.wake_refused(&op, fx),
+                _ => {}
+            },
             Ok(Outcome::Refused) | Err(_) => {
                 if let Some(origin) = step.origin() {
-                    self.send_answer(origin, Err(Code::Backpressure.into()), fx);
+                    self.send_answer(origin, Err(step.failure().into()), fx);
                 }
                 // A refused check means that memory and store differ: like an unknown outcome, load it again.
                 if result != Err(StoreError::NotCommitted) {
@@ -406,13 +441,14 @@ impl Shard {
         }
     }
 
-    /// Keeps the directory's knowledge of who is founding this workspace current.
+    /// Keeps the directory's knowledge of who is founding this workspace current, and of the invite they need for it.
     pub(super) fn note_founders(&mut self, slot: u32) {
         let (wall_ms, directory) = (self.now.wall_ms, self.directory.clone());
         if let RealmState::Ready(realm) = &self.realms[slot as usize].state {
             let founders = (realm.chain.head.is_none() && realm.is_unspent())
                 .then(|| (realm.salt, realm.founders(wall_ms).collect()));
             directory.set_founders(&realm.id, founders);
+            directory.set_handoff(&realm.id, realm.handoff.clone());
         }
     }
 }

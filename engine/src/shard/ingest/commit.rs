@@ -8,6 +8,7 @@ use crate::group::{Loaded, Run, SealedRun};
 use crate::message;
 use crate::session::Owed;
 use crate::shard::{Pending, Shard};
+use crate::wake::Category;
 use bytes::Bytes;
 use drover_storage::StoreError;
 use drover_storage::log::{Append, AppendBatch, StreamId, StreamKind};
@@ -111,6 +112,7 @@ impl Shard {
         for run in &batch.runs {
             self.deliver(run, fx);
         }
+        self.wake_after(&batch);
         for part in &batch.parts {
             self.part_deleted(part, fx);
         }
@@ -123,6 +125,24 @@ impl Shard {
             for conn in std::mem::take(&mut self.ingest.open.waiting) {
                 self.flush_owed(conn, fx);
             }
+        }
+    }
+
+    /// What was accepted wakes absent devices, once for each realm and category (12 §5).
+    fn wake_after(&mut self, batch: &Batch) {
+        if self.config.push.is_none() {
+            return;
+        }
+        let handshakes = batch.handshakes.iter().map(|h| (h.group, Category::Handshake));
+        let messages = batch.runs.iter().map(|r| (r.group, Category::Message));
+        let mut events: Vec<(u32, Category)> = handshakes
+            .chain(messages)
+            .map(|(group, category)| (self.groups[group as usize].realm, category))
+            .collect();
+        events.sort_unstable();
+        events.dedup();
+        for (realm, category) in events {
+            self.wake_absent(realm, category);
         }
     }
 

@@ -191,7 +191,7 @@ impl Shard {
         fx: &mut E,
     ) {
         let (slot, origin) = (retaining.realm, retaining.origin);
-        if self.is_given_up(slot, Some(origin), fx) {
+        if self.is_given_up(slot, Some((origin, Code::Backpressure)), fx) {
             return;
         }
         if let Some(realm) = self.realm_mut(slot) {
