@@ -422,10 +422,10 @@ impl Shard {
         self.enqueue(slot, Op::Keys(KeysOp::Restore(taken)), fx);
     }
 
-    /// Nothing is done about packages that could not be deleted: their ids are on no shelf.
+    /// Nothing is done about records that could not be deleted, key packages or others: nothing names them any more.
     pub(super) fn packages_forgotten(&mut self, result: Result<Outcome, StoreError>) {
         if result.is_err() {
-            tracing::warn!("served key packages could not be deleted from the store");
+            tracing::warn!("records that nobody needs any more could not be deleted from the store");
         }
     }
 }
