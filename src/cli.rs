@@ -2,8 +2,10 @@
 //! schedulers branch on them.
 
 use crate::config::{self, Config, ConfigError, Environment, Key};
+use crate::inspect::{NO_SUCH, Question};
 use crate::{demo, operator_key, private_client, serve, workspace};
 use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
+use drover_storage::StoreError;
 use drover_storage::embedded::OpenError;
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -78,7 +80,7 @@ unusable.";
 enum Command {
     /// Serve (the default)
     Serve,
-    /// Make further workspaces
+    /// Make further workspaces, and look at those there are
     Workspace {
         #[command(subcommand)]
         command: WorkspaceCommand,
@@ -98,6 +100,18 @@ enum WorkspaceCommand {
     /// Mint a workspace, on a running relay or a stopped store, and print its invite once
     New {
         /// Its name, such as team.example
+        name: String,
+    },
+    /// List all workspaces: whether founded, entries of the access set, groups, log bytes
+    List,
+    /// Show the same of one workspace
+    Show {
+        /// Its name
+        name: String,
+    },
+    /// Print a workspace's transparency log, its chain verified
+    Log {
+        /// Its name
         name: String,
     },
 }
@@ -151,9 +165,15 @@ fn run(args: &[OsString], environment: &Environment, out: &mut dyn Write) -> Res
     match command {
         Command::Serve => serve::serve(config, out),
         Command::Demo | Command::Bench(_) => unreachable!("it was run without a configuration"),
-        Command::Workspace {
-            command: WorkspaceCommand::New { name },
-        } => new_workspace(&config, &name, out),
+        Command::Workspace { command } => {
+            let named = |name: &str| workspace::realm(name).map_err(Failure::usage);
+            match command {
+                WorkspaceCommand::New { name } => new_workspace(&config, &name, out),
+                WorkspaceCommand::List => see(&config, &Question::List, out),
+                WorkspaceCommand::Show { name } => see(&config, &Question::Show(named(&name)?), out),
+                WorkspaceCommand::Log { name } => see(&config, &Question::Log(named(&name)?), out),
+            }
+        }
         Command::Healthcheck => healthcheck(&config),
         Command::Status => status(&config, out),
     }
@@ -192,14 +212,11 @@ fn config_argument(args: &[OsString]) -> Option<PathBuf> {
 /// decisions.md 49. The store's lock tells whether a relay runs on it.
 fn new_workspace(config: &Config, name: &str, out: &mut dyn Write) -> Result<(), Failure> {
     let realm = workspace::realm(name).map_err(Failure::usage)?;
-    if workspace::must_be_sealed(config) {
-        return Err(Failure::config(workspace::CANNOT_SEAL));
-    }
     let banner = match serve::open_embedded(config)? {
         Err(OpenError::Locked(_)) => mint_running(config, name)?,
         opened => {
             let store = opened.map_err(serve::store_failure)?;
-            let minted = workspace::mint_stopped(&store, &realm, config.hostname());
+            let minted = workspace::mint_stopped(&store, &realm, config.hostname(), config.handoff_key());
             minted.map_err(|error| Failure::unavailable(format!("the store: {error}")))?
         }
     };
@@ -218,30 +235,68 @@ fn new_workspace(config: &Config, name: &str, out: &mut dyn Write) -> Result<(),
 }
 
 /// Asks the running relay, with the key from its data folder.
-fn mint_running(config: &Config, name: &str) -> Result<Option<workspace::Banner>, Failure> {
+fn ask_as_operator(
+    config: &Config,
+    method: &str,
+    path: &str,
+    body: &str,
+) -> Result<private_client::Answer, Failure> {
     let key = operator_key::read(&config.data_dir());
     let key = key.map_err(|error| {
         Failure::unavailable(format!(
             "a relay has the store, and its key can't be read: {error}"
         ))
     })?;
+    ask(config, method, path, Some(&key), body)
+}
+
+fn mint_running(config: &Config, name: &str) -> Result<Option<workspace::Banner>, Failure> {
     let body = serde_json::json!({ "name": name }).to_string();
-    let answer = ask(config, "POST", "/workspaces", Some(&key), &body)?;
-    let text = |field: &str| {
-        let document: serde_json::Value = serde_json::from_str(&answer.body).ok()?;
-        Some(document.get(field)?.as_str()?.to_owned())
+    let answer = ask_as_operator(config, "POST", "/workspaces", &body)?;
+    let document: Option<serde_json::Value> = serde_json::from_str(&answer.body).ok();
+    let banner = document.as_ref().and_then(workspace::Banner::from_json);
+    match (answer.status, banner) {
+        (201, Some(banner)) => Ok(Some(banner)),
+        (200, _) => Ok(None),
+        _ => Err(unexpected(&answer)),
+    }
+}
+
+fn unexpected(answer: &private_client::Answer) -> Failure {
+    Failure::unavailable(format!(
+        "the relay answered {}: {}",
+        answer.status,
+        answer.body.trim()
+    ))
+}
+
+/// Answers a question about workspaces. Changes nothing: where there is no store, none is made.
+fn see(config: &Config, question: &Question, out: &mut dyn Write) -> Result<(), Failure> {
+    if !config.store_dir().exists() {
+        return Err(Failure::config("there is no store yet: no relay ever ran here"));
+    }
+    let answer = match serve::open_embedded(config)? {
+        Err(OpenError::Locked(_)) => see_running(config, question)?,
+        opened => {
+            let store = opened.map_err(serve::store_failure)?;
+            question.ask_stopped(&store).map_err(|error| match error {
+                StoreError::Damaged => Failure::config(format!("the store: {error}")),
+                error => Failure::unavailable(format!("the store: {error}")),
+            })?
+        }
     };
-    match (answer.status, text("link"), text("genesis")) {
-        (201, Some(link), Some(fingerprint)) => Ok(Some(workspace::Banner {
-            link,
-            code: text("code"),
-            fingerprint,
-        })),
-        (200, ..) => Ok(None),
-        (status, ..) => Err(Failure::unavailable(format!(
-            "the relay answered {status}: {}",
-            answer.body.trim()
-        ))),
+    let answer = answer.ok_or_else(|| Failure::usage("there is no workspace of that name"))?;
+    let told = question.tell(&answer)?;
+    let _ = out.write_all(told.as_bytes()).and_then(|()| out.flush());
+    Ok(())
+}
+
+fn see_running(config: &Config, question: &Question) -> Result<Option<serde_json::Value>, Failure> {
+    let answer = ask_as_operator(config, "GET", &question.path(), "")?;
+    match (answer.status, serde_json::from_str(&answer.body)) {
+        (200, Ok(document)) => Ok(Some(document)),
+        (404, _) if answer.body.trim() == NO_SUCH => Ok(None),
+        _ => Err(unexpected(&answer)),
     }
 }
 
@@ -362,6 +417,9 @@ mod tests {
             (&["workspace"], "workspace"),
             (&["workspace", "new"], "<NAME>"),
             (&["workspace", "new", " "], "name"),
+            (&["workspace", "show"], "<NAME>"),
+            (&["workspace", "log", "a\nb"], "name"),
+            (&["workspace", "list", "extra"], "extra"),
             (&["--config"], "--config"),
         ] {
             let (code, out, message) = drover(args, &[("DROVER_DATA_DIR", "/nonexistent/drover")]);
@@ -408,6 +466,54 @@ mod tests {
         let nobody = nobody.each_ref().map(|(name, value)| (*name, value.as_str()));
         assert_eq!(drover(&["healthcheck"], &nobody).0, 1);
         assert_eq!(drover(&["status"], &nobody).0, 69);
+    }
+
+    /// Looking at workspaces makes none, and no store.
+    #[test]
+    fn a_stopped_store_is_looked_at() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data").display().to_string();
+        let settings = [("DROVER_DATA_DIR", data.as_str())];
+        let (code, out, message) = drover(&["workspace", "list"], &settings);
+        assert_eq!((code, out.as_str()), (78, ""), "{message}");
+        assert!(!folder.path().join("data").exists());
+        let (code, banner, message) = drover(&["workspace", "new", "team.example"], &settings);
+        assert!(code == 0 && banner.contains("invite code"), "{message}");
+        let (code, list, _) = drover(&["workspace", "list"], &settings);
+        let last: Vec<_> = list.lines().last().unwrap().split_whitespace().collect();
+        assert_eq!((code, &last[..]), (0, &["team.example", "no", "0", "0", "0"][..]));
+        let (code, shown, _) = drover(&["workspace", "show", "team.example"], &settings);
+        assert!(
+            code == 0 && shown.contains("founded    no\n") && !shown.contains("invite"),
+            "{shown}"
+        );
+        let (code, log, _) = drover(&["workspace", "log", "team.example"], &settings);
+        assert_eq!((code, log.as_str()), (0, "chain verified: 0 entries\n"));
+        for command in ["show", "log"] {
+            let (code, out, message) = drover(&["workspace", command, "other.example"], &settings);
+            assert_eq!((code, out.as_str()), (64, ""), "{message}");
+        }
+    }
+
+    /// With a handoff key a stopped store seals as well.
+    #[test]
+    fn a_further_workspace_is_sealed_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().display().to_string();
+        let settings = [
+            ("DROVER_DATA_DIR", data.as_str()),
+            (
+                "WEALD_RELAY_BOOTSTRAP_HANDOFF_PUBKEY",
+                crate::handoff::tests::PAIR.1,
+            ),
+        ];
+        let (code, out, message) = drover(&["workspace", "new", "team.example"], &settings);
+        assert_eq!(code, 0, "{message}");
+        let labels: Vec<_> = out
+            .lines()
+            .filter_map(|line| line.split_whitespace().nth(1))
+            .collect();
+        assert_eq!(labels, ["hostname", "genesis"], "{out}");
     }
 
     /// W13.61 in part: what stands in the way of a start, and its exit code.

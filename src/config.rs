@@ -26,6 +26,7 @@ pub(crate) use kind::{Database, HostPort, Storage};
 pub(crate) use report::report;
 pub(crate) use table::Key;
 
+use crate::handoff::HandoffKey;
 use kind::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -239,6 +240,14 @@ impl Config {
             let base = url.strip_suffix("/v1/wake").unwrap_or(url);
             Some(format!("{}/v1/handles", base.trim_end_matches('/')))
         })
+    }
+
+    /// The key first invites are sealed to instead of being printed.
+    pub(crate) fn handoff_key(&self) -> Option<&HandoffKey> {
+        match self.value(Key::BootstrapHandoffPubkey) {
+            Value::Key(key) => Some(key),
+            _ => None,
+        }
     }
 
     /// The digest the image was given, if any.

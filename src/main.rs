@@ -11,7 +11,9 @@
 //! | [`private`] | the private listener: readiness, metrics, operator routes |
 //! | [`private_client`] | its other end, for the commands that ask a running relay |
 //! | [`operator_key`] | the file that lets them |
+//! | [`inspect`] | what an operator may see of workspaces |
 //! | [`workspace`] | minting workspaces, and the banner |
+//! | [`handoff`] | the first invite sealed for the operator instead of printed |
 //! | [`demo`] | a relay and two devices, to be looked at |
 //! | [`digest`] | what this build calls itself |
 
@@ -21,6 +23,8 @@ mod cli;
 mod config;
 mod demo;
 mod digest;
+mod handoff;
+mod inspect;
 mod logging;
 mod operator_key;
 mod private;

@@ -5,25 +5,26 @@
 //! | --- | --- |
 //! | [`ready`] | `/readyz` |
 //! | [`mod@metrics`] | `/metrics` |
+//! | [`mod@sweep`] | `/gc/sweep` |
 //! | [`process`] | what the system says about this process, for `/metrics` |
 
 mod metrics;
 mod process;
 mod ready;
+mod sweep;
 #[cfg(test)]
 mod tests;
 
 use crate::config::Key;
+use crate::inspect::{NO_SUCH, Question};
 use crate::running::{Mint, Running};
 use crate::workspace;
-use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::extract::{DefaultBodyLimit, Path, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use drover_engine::collector::Collected;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -42,22 +43,25 @@ struct Surface {
 }
 
 impl Surface {
-    /// Whether the request carries the operator token. Hashes are compared in constant time.
+    /// Whether the request carries the operator token.
     fn is_operator(&self, headers: &HeaderMap) -> bool {
-        let bearer = bearer(headers);
+        let bearer = sent_bearer(headers);
         self.token.is_some_and(|token| bearer == Some(token))
     }
 
     /// The same, or the key from the data folder.
-    fn may_mint(&self, headers: &HeaderMap) -> bool {
-        self.is_operator(headers) || bearer(headers) == Some(self.key)
+    fn may_manage(&self, headers: &HeaderMap) -> bool {
+        self.is_operator(headers) || sent_bearer(headers) == Some(self.key)
     }
 }
 
-/// The hash of the token in `Authorization: Bearer TOKEN`, exactly so.
-fn bearer(headers: &HeaderMap) -> Option<blake3::Hash> {
-    let value = headers.get(header::AUTHORIZATION)?.as_bytes();
-    Some(blake3::hash(value.strip_prefix(b"Bearer ")?))
+fn sent_bearer(headers: &HeaderMap) -> Option<blake3::Hash> {
+    bearer(headers.get(header::AUTHORIZATION)?.as_bytes())
+}
+
+/// The hash of the token in `Authorization: Bearer TOKEN`, exactly so; hashes are compared in constant time.
+pub(crate) fn bearer(authorization: &[u8]) -> Option<blake3::Hash> {
+    Some(blake3::hash(authorization.strip_prefix(b"Bearer ")?))
 }
 
 /// All routes. `key` is the content of `operator.key`.
@@ -75,12 +79,14 @@ pub(crate) fn router(running: Arc<Running>, key: &str) -> Router {
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
-        .route("/workspaces", post(new_workspace));
+        .route("/workspaces", get(workspaces).post(new_workspace))
+        .route("/workspaces/{name}", get(workspace))
+        .route("/workspaces/{name}/log", get(workspace_log));
     if token.is_some() {
         let operator = Router::new()
             .route("/version", get(version))
             .route("/admitted", get(admitted))
-            .route("/gc/sweep", post(sweep))
+            .route("/gc/sweep", post(sweep::sweep))
             .route_layer(middleware::from_fn_with_state(surface.clone(), operator_only));
         router = router.merge(operator);
     }
@@ -106,7 +112,7 @@ async fn readyz(State(surface): State<Arc<Surface>>, headers: HeaderMap) -> Resp
         StatusCode::SERVICE_UNAVAILABLE
     };
     let document = match surface.is_operator(&headers) {
-        true => ready.document(&surface.running),
+        true => ready.document(&surface.running).await,
         false => json!({ "ok": ready.verdict, "ready": ready.verdict }),
     };
     (status, Json(document)).into_response()
@@ -139,54 +145,47 @@ async fn admitted(State(surface): State<Arc<Surface>>) -> Response {
     }
 }
 
-/// One pass of the collector (13 §c.5), with a listing unless `{"storage_listing": false}` says otherwise.
-async fn sweep(State(surface): State<Arc<Surface>>, body: Bytes) -> Response {
-    const WHAT: &str = "the body may be {\"storage_listing\": true or false}\n";
-    let stated = match body.is_empty() {
-        true => Some(Value::Null),
-        false => serde_json::from_slice::<Value>(&body)
-            .ok()
-            .filter(Value::is_object),
+async fn workspaces(State(surface): State<Arc<Surface>>, headers: HeaderMap) -> Response {
+    inspected(&surface, &headers, Ok(Question::List)).await
+}
+
+async fn workspace(
+    State(surface): State<Arc<Surface>>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+) -> Response {
+    inspected(&surface, &headers, workspace::realm(&name).map(Question::Show)).await
+}
+
+async fn workspace_log(
+    State(surface): State<Arc<Surface>>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+) -> Response {
+    inspected(&surface, &headers, workspace::realm(&name).map(Question::Log)).await
+}
+
+/// Answers for whoever may mint; a name that no workspace can have is one that none has.
+async fn inspected(
+    surface: &Surface,
+    headers: &HeaderMap,
+    question: Result<Question, &'static str>,
+) -> Response {
+    if !surface.may_manage(headers) {
+        return UNAUTHORIZED.into_response();
+    }
+    let answer = match &question {
+        Ok(question) => surface.running.inspect(question).await,
+        Err(_) => Ok(None),
     };
-    let listing = stated.and_then(|body| match body.get("storage_listing") {
-        None => Some(true),
-        Some(listing) => listing.as_bool(),
-    });
-    let Some(listing) = listing else {
-        return (StatusCode::BAD_REQUEST, WHAT).into_response();
-    };
-    match surface.running.collect(listing).await {
-        Ok(collected) => Json(summary(&collected)).into_response(),
+    match answer {
+        Ok(Some(answer)) => Json(answer).into_response(),
+        Ok(None) => (StatusCode::NOT_FOUND, format!("{NO_SUCH}\n")).into_response(),
         Err(error) => {
-            tracing::warn!(%error, "a pass of the collector that was asked for did not end");
+            tracing::warn!(%error, "a workspace could not be looked at");
             (StatusCode::SERVICE_UNAVAILABLE, "no database\n").into_response()
         }
     }
-}
-
-/// The pass summary under its published names.
-fn summary(collected: &Collected) -> Value {
-    let overdue = &collected.retention_overdue;
-    json!({
-        "scopes": collected.scopes,
-        "blobs_deleted": collected.blobs_deleted,
-        "bytes_released": collected.bytes_released,
-        "multipart_aborted": collected.multipart_aborted,
-        "push_handles_dropped": collected.push_handles_dropped,
-        "recovery_wraps_dropped": collected.recovery_wraps_dropped,
-        "handoffs_dropped": collected.handoffs_dropped,
-        "key_packages_expired": collected.key_packages_expired,
-        "invite_seats_released": collected.invite_seats_released,
-        "invites_expired": collected.invites_expired,
-        "storage_listings": collected.storage_listings,
-        "storage_listing_suppressed": collected.storage_listing_suppressed,
-        "retention_overdue": {
-            "envelopes": overdue.envelopes,
-            "workspaces": overdue.workspaces,
-            "oldest_days": overdue.oldest_days,
-        },
-        "steps_failed": collected.steps_failed,
-    })
 }
 
 /// `{"name": …}`: mints, for whoever can read the data folder or has the operator token.
@@ -195,7 +194,7 @@ async fn new_workspace(
     headers: HeaderMap,
     body: Result<Json<Value>, axum::extract::rejection::JsonRejection>,
 ) -> Response {
-    if !surface.may_mint(&headers) {
+    if !surface.may_manage(&headers) {
         return UNAUTHORIZED.into_response();
     }
     let name = body
@@ -209,14 +208,8 @@ async fn new_workspace(
         Ok(realm) => realm,
         Err(what) => return (StatusCode::BAD_REQUEST, format!("{what}\n")).into_response(),
     };
-    if workspace::must_be_sealed(&surface.running.config) {
-        return (StatusCode::CONFLICT, format!("{}\n", workspace::CANNOT_SEAL)).into_response();
-    }
     match surface.running.mint(&realm, false).await {
-        Ok(Mint::Minted(banner)) => {
-            let body = json!({ "link": banner.link, "code": banner.code, "genesis": banner.fingerprint });
-            (StatusCode::CREATED, Json(body)).into_response()
-        }
+        Ok(Mint::Minted(banner)) => (StatusCode::CREATED, Json(banner.to_json())).into_response(),
         Ok(Mint::Existed) => (StatusCode::OK, Json(json!({ "existed": true }))).into_response(),
         Err(error) => {
             tracing::warn!(%error, "a workspace could not be minted");

@@ -1,4 +1,4 @@
-//! The other end of the private listener, for `healthcheck`, `status` and `workspace new`: one request, one answer,
+//! The other end of the private listener, for `healthcheck`, `status` and `workspace`: one request, one answer,
 //! HTTP/1.1 over a plain socket on this machine.
 
 use crate::config::HostPort;
@@ -8,8 +8,8 @@ use std::time::Duration;
 
 /// How long each step may take: an answer needs no more than a store's commit.
 const STEP: Duration = Duration::from_secs(10);
-/// The longest answer, bytes.
-const ANSWER_BYTES_MAX: u64 = 1 << 20;
+/// The longest answer, bytes: a transparency log of some hundred thousand entries.
+const ANSWER_BYTES_MAX: u64 = 32 << 20;
 
 /// An answer.
 #[derive(Debug)]

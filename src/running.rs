@@ -2,17 +2,19 @@
 //! fit to serve.
 
 use crate::config::{Config, Key, Storage};
+use crate::inspect::{self, Question};
 use crate::ringer::Ringer;
 use crate::workspace::{self, Banner};
-use drover_engine::bootstrap;
 use drover_engine::collector::Collected;
 use drover_engine::effects::Stores;
-use drover_engine::shard::{MintOutcome, Operator, RealmReport, ShardMessage};
+use drover_engine::inspect::RealmReport;
+use drover_engine::shard::{MintOutcome, Operator, ShardMessage};
 use drover_engine::wake::WakeHandle;
 use drover_engine::{Directory, metrics::Metrics as EngineMetrics};
 use drover_storage::RealmId;
 use drover_storage::embedded::Embedded;
 use drover_transport::{Relay, Snapshot};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -127,10 +129,13 @@ impl Running {
     /// # Errors
     /// When the store or the system's randomness fails, or the relay is stopping.
     pub(crate) async fn mint(&self, realm: &RealmId, first: bool) -> anyhow::Result<Mint> {
-        let id = realm.clone();
-        // Hashing the code takes a while.
-        let minted =
-            tokio::task::spawn_blocking(move || bootstrap::mint(&id, workspace::now_ms(), first)).await??;
+        let (id, hostname) = (realm.clone(), self.config.hostname().to_owned());
+        let handoff = self.config.handoff_key().cloned();
+        let is_sealed = handoff.is_some();
+        let minted = tokio::task::spawn_blocking(move || {
+            workspace::mint(&id, workspace::now_ms(), first, &hostname, handoff.as_ref())
+        });
+        let minted = minted.await??;
         let outcome = self
             .ask(realm, |reply| Operator::Mint {
                 minted: Box::new(minted),
@@ -138,13 +143,19 @@ impl Running {
             })
             .await?;
         match outcome {
-            MintOutcome::Minted(banner) => Ok(Mint::Minted(workspace::fresh_banner(
+            MintOutcome::Minted(banner) => Ok(Mint::Minted(Banner::fresh(
                 self.config.hostname(),
                 &banner,
+                is_sealed,
             ))),
             MintOutcome::Existed => Ok(Mint::Existed),
             MintOutcome::Failed => anyhow::bail!("the store did not take it"),
         }
+    }
+
+    /// The relay's own workspace, if it has one.
+    pub(crate) fn first(&self) -> Option<RealmId> {
+        self.directory.first()
     }
 
     /// What can be counted of a workspace.
@@ -154,6 +165,30 @@ impl Running {
     pub(crate) async fn report(&self, realm: &RealmId) -> anyhow::Result<RealmReport> {
         let report = self.ask(realm, |reply| Operator::Report { reply }).await?;
         report.ok_or_else(|| anyhow::anyhow!("its state can't be read"))
+    }
+
+    /// Answers a question about workspaces; `None`: there is none of that name.
+    ///
+    /// # Errors
+    /// As [`Running::report`].
+    pub(crate) async fn inspect(&self, question: &Question) -> anyhow::Result<Option<Value>> {
+        let realms = self.directory.realms();
+        Ok(match question {
+            Question::List => {
+                let mut all = Vec::new();
+                for realm in &realms {
+                    all.push(inspect::summary(&self.report(realm).await?));
+                }
+                Some(Value::Array(all))
+            }
+            Question::Show(realm) | Question::Log(realm) if !realms.contains(realm) => None,
+            Question::Show(realm) => Some(inspect::summary(&self.report(realm).await?)),
+            Question::Log(realm) => {
+                let log = self.ask(realm, |reply| Operator::Log { reply }).await?;
+                let log = log.ok_or_else(|| anyhow::anyhow!("its log can't be read"))?;
+                Some(inspect::log(&log))
+            }
+        })
     }
 
     async fn ask<T: Send + 'static>(
@@ -203,6 +238,18 @@ impl Running {
             sum += self.report(&realm).await?.entries.unwrap_or_default();
         }
         Ok(sum)
+    }
+
+    /// Groups frozen by a retention conflict, as the first twelve hex digits of their ids (13 §c.2). A workspace that
+    /// can't be read is left out: the database's own health says so.
+    pub(crate) async fn frozen(&self) -> Vec<String> {
+        let mut frozen = Vec::new();
+        for realm in self.directory.realms() {
+            if let Ok(report) = self.report(&realm).await {
+                frozen.extend(report.frozen.iter().map(|group| workspace::hex(&group.0[..6])));
+            }
+        }
+        frozen
     }
 
     /// Whether records can be written and read.

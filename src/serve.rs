@@ -4,16 +4,17 @@
 use crate::cli::Failure;
 use crate::config::{Config, Key, Storage};
 use crate::digest::build_digest;
+use crate::handoff::HandoffPage;
 use crate::logging::{self, Safe};
 use crate::ringer::{Posting, Ringer};
 use crate::running::{Mint, Running, probe_folder};
-use crate::workspace::{self, Banner};
+use crate::workspace::{self, Banner, Shown};
 use crate::{operator_key, private};
 use drover_engine::Directory;
 use drover_engine::effects::Stores;
 use drover_storage::RealmId;
 use drover_storage::embedded::{Embedded, OpenError};
-use drover_transport::{BindError, Relay, RelayConfig, TlsSource};
+use drover_transport::{BindError, PublicPages, Relay, RelayConfig, TlsSource};
 use std::fs::DirBuilder;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -110,6 +111,9 @@ impl Signals {
 /// A relay with both its listeners.
 pub(crate) struct Server {
     pub(crate) running: Arc<Running>,
+    /// Where the public one is.
+    #[cfg_attr(not(test), expect(dead_code, reason = "asked for by tests"))]
+    pub(crate) public: SocketAddr,
     /// Where the private one is.
     #[cfg_attr(not(test), expect(dead_code, reason = "asked for by tests"))]
     pub(crate) private: SocketAddr,
@@ -134,13 +138,12 @@ impl Server {
         };
         let directory = Directory::open(&*stores.control).map(Arc::new);
         let directory = directory.map_err(|error| Failure::config(format!("the directory: {error}")))?;
-        let first = workspace::first(&*stores.control);
-        let first = first.map_err(|error| Failure::config(format!("the directory: {error}")))?;
+        let handoff = handoff_page(&config, &store, &directory)?;
 
         let digest = build_digest(config.image_digest());
         let ringer = Ringer::configured(&config)
             .map_err(|error| Failure::config(format!("the requests to WEALD_RELAY_PUSH_URL: {error}")))?;
-        let mut relay_config = relay_config(&config, &digest, &stores, &directory);
+        let mut relay_config = relay_config(&config, &digest, &stores, &directory, handoff);
         relay_config.wakes = ringer.as_ref().map(Ringer::sink);
         let bound = Relay::bind(relay_config).map_err(bind_failure)?;
         let address = config.address(Key::ObservabilityListen);
@@ -174,7 +177,7 @@ impl Server {
         let posting = posting.transpose().map_err(|error| {
             Failure::unavailable(format!("cannot start the requests to the ringer: {error}"))
         })?;
-        if let Some(banner) = first_workspace(&running, first).await {
+        if let Some(banner) = first_workspace(&running).await {
             let _ = write!(out, "{banner}").and_then(|()| out.flush());
         }
         announce(&running, public, private);
@@ -185,6 +188,7 @@ impl Server {
         let surface = tokio::spawn(serve.into_future());
         Ok(Self {
             running,
+            public,
             private,
             posting,
             surface,
@@ -223,13 +227,9 @@ impl Server {
 
 /// Makes the relay's own workspace if it has none; what is to be printed about it. A failure is logged: the relay
 /// serves what it has.
-async fn first_workspace(running: &Running, first: Option<RealmId>) -> Option<Banner> {
+async fn first_workspace(running: &Running) -> Option<Banner> {
     let config = &running.config;
-    let Some(realm) = first else {
-        if workspace::must_be_sealed(config) {
-            tracing::warn!("{}", Safe(workspace::CANNOT_SEAL));
-            return None;
-        }
+    let Some(realm) = running.first() else {
         let minted = match workspace::realm(config.hostname()) {
             Ok(realm) => running.mint(&realm, true).await.map(|mint| (realm, mint)),
             Err(what) => Err(anyhow::anyhow!(what)),
@@ -261,8 +261,10 @@ async fn remind(running: &Running, realm: &RealmId) -> Option<Banner> {
     };
     let config = &running.config;
     let banner = report.unredeemed.map(|(token, fingerprint)| Banner {
-        link: workspace::link(config.hostname(), &token.0),
-        code: None,
+        invite: Shown::Open {
+            link: workspace::link(config.hostname(), &token.0),
+            code: None,
+        },
         fingerprint: workspace::hex(&fingerprint.0),
     });
     let fingerprint = banner
@@ -270,7 +272,8 @@ async fn remind(running: &Running, realm: &RealmId) -> Option<Banner> {
         .map(|banner| tracing::field::display(Safe(&banner.fingerprint)));
     let redeemed = banner.is_none();
     tracing::info!(workspace = %Safe(&*realm.0), fingerprint, redeemed, "genesis key already exists");
-    banner.filter(|_| !workspace::must_be_sealed(config))
+    // Where invites are sealed, nobody who reads the log is shown one.
+    banner.filter(|_| config.handoff_key().is_none())
 }
 
 fn announce(running: &Running, public: SocketAddr, private: SocketAddr) {
@@ -335,7 +338,29 @@ fn bind_failure(error: BindError) -> Failure {
     }
 }
 
-fn relay_config(config: &Config, digest: &str, stores: &Stores, directory: &Arc<Directory>) -> RelayConfig {
+/// The sealed handoff's page, which exists only with both the key and the operator token (06 §14).
+fn handoff_page(
+    config: &Config,
+    store: &Embedded,
+    directory: &Arc<Directory>,
+) -> Result<Option<Arc<dyn PublicPages>>, Failure> {
+    let (Some(key), Some(token)) = (config.handoff_key(), config.text(Key::OperatorToken)) else {
+        return Ok(None);
+    };
+    let read = directory.read_handoffs(store);
+    read.map_err(|error| Failure::config(format!("the sealed handoff: {error}")))?;
+    let store = store.clone();
+    let page = HandoffPage::new(key.clone(), token, directory.clone(), move || store.healthy());
+    Ok(Some(Arc::new(page)))
+}
+
+fn relay_config(
+    config: &Config,
+    digest: &str,
+    stores: &Stores,
+    directory: &Arc<Directory>,
+    public: Option<Arc<dyn PublicPages>>,
+) -> RelayConfig {
     let path = |key| config.text(key).unwrap_or_default().into();
     RelayConfig {
         listen: config.address(Key::Listen).to_string(),
@@ -353,6 +378,7 @@ fn relay_config(config: &Config, digest: &str, stores: &Stores, directory: &Arc<
         },
         max_connections: config.limit(Key::MaxConnections),
         trusted_proxy_hops: usize::try_from(config.number(Key::TrustedProxyHops)).unwrap_or(usize::MAX),
+        public,
         engine: Arc::new(engine_config(config, digest)),
         stores: stores.clone(),
         directory: directory.clone(),

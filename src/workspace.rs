@@ -1,10 +1,11 @@
 //! Minting workspaces: the first one at the first start, further ones for `drover workspace new` (decisions.md 49).
 //! A workspace that exists is never minted again, and no code is ever shown twice.
 
-use crate::config::{Config, Key};
-use drover_engine::bootstrap::{self, FIRST_WORKSPACE};
-use drover_storage::control::{ControlStore, DirectoryKind, Outcome};
-use drover_storage::{Done, RealmId, StoreError};
+use crate::handoff::HandoffKey;
+use drover_engine::bootstrap::{self, Minted};
+use drover_storage::control::{ControlStore, Outcome};
+use drover_storage::{Done, RealmId};
+use serde_json::{Value, json};
 use std::fmt;
 use std::sync::mpsc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -16,21 +17,83 @@ const NAME_BYTES_MAX: usize = 253;
 /// line (13 §d).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Banner {
-    /// Where its founder goes.
-    pub(crate) link: String,
-    /// The one-time code; shown by the process that minted, never again.
-    pub(crate) code: Option<String>,
+    pub(crate) invite: Shown,
     /// The genesis key's fingerprint.
     pub(crate) fingerprint: String,
 }
 
+/// What is shown of the invite.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Shown {
+    /// All of it.
+    Open {
+        /// Where its founder goes.
+        link: String,
+        /// The one-time code; shown by the process that minted, never again.
+        code: Option<String>,
+    },
+    /// Nothing, it was sealed: only whose relay it is.
+    Sealed {
+        /// The relay's public name.
+        hostname: String,
+    },
+}
+
 impl fmt::Display for Banner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "weald:   invite link  {}", self.link)?;
-        if let Some(code) = &self.code {
-            writeln!(f, "weald:   invite code  {code}")?;
+        match &self.invite {
+            Shown::Open { link, code } => {
+                writeln!(f, "weald:   invite link  {link}")?;
+                if let Some(code) = code {
+                    writeln!(f, "weald:   invite code  {code}")?;
+                }
+            }
+            Shown::Sealed { hostname } => writeln!(f, "weald:   hostname     {hostname}")?,
         }
         writeln!(f, "weald:   genesis key  {}", self.fingerprint)
+    }
+}
+
+impl Banner {
+    /// Of a workspace that was minted just now; `sealed`: to a key of the operator's.
+    pub(crate) fn fresh(hostname: &str, minted: &bootstrap::Banner, sealed: bool) -> Self {
+        let invite = match sealed {
+            true => Shown::Sealed {
+                hostname: hostname.to_owned(),
+            },
+            false => Shown::Open {
+                link: link(hostname, &minted.token.0),
+                code: Some(minted.code.clone()),
+            },
+        };
+        Self {
+            invite,
+            fingerprint: hex(&minted.fingerprint.0),
+        }
+    }
+
+    /// As the private listener tells it.
+    pub(crate) fn to_json(&self) -> Value {
+        match &self.invite {
+            Shown::Open { link, code } => json!({ "link": link, "code": code, "genesis": self.fingerprint }),
+            Shown::Sealed { hostname } => json!({ "hostname": hostname, "genesis": self.fingerprint }),
+        }
+    }
+
+    /// The same read back.
+    pub(crate) fn from_json(document: &Value) -> Option<Self> {
+        let text = |field: &str| Some(document.get(field)?.as_str()?.to_owned());
+        let invite = match text("hostname") {
+            Some(hostname) => Shown::Sealed { hostname },
+            None => Shown::Open {
+                link: text("link")?,
+                code: text("code"),
+            },
+        };
+        Some(Self {
+            invite,
+            fingerprint: text("genesis")?,
+        })
     }
 }
 
@@ -42,15 +105,6 @@ pub(crate) fn link(hostname: &str, token: &[u8; 16]) -> String {
 /// Lower-case hex.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// The banner of a workspace that was minted just now.
-pub(crate) fn fresh_banner(hostname: &str, minted: &bootstrap::Banner) -> Banner {
-    Banner {
-        link: link(hostname, &minted.token.0),
-        code: Some(minted.code.clone()),
-        fingerprint: hex(&minted.fingerprint.0),
-    }
 }
 
 /// The internal id of the workspace with this name.
@@ -65,19 +119,6 @@ pub(crate) fn realm(name: &str) -> Result<RealmId, &'static str> {
     Ok(RealmId(format!("ws:{name}").into()))
 }
 
-/// The workspace the relay made for itself at its first start, if it has one. Its identity was stored then; a hostname
-/// that changed since changes links and nothing else (13 B9).
-///
-/// # Errors
-/// A damaged directory.
-pub(crate) fn first(control: &dyn ControlStore) -> Result<Option<RealmId>, StoreError> {
-    let realms = control.directory(DirectoryKind::Realm)?;
-    Ok(realms
-        .into_iter()
-        .find(|entry| &entry.value[..] == FIRST_WORKSPACE)
-        .map(|entry| entry.realm))
-}
-
 /// Wall clock, Unix milliseconds.
 pub(crate) fn now_ms() -> u64 {
     SystemTime::now()
@@ -85,12 +126,23 @@ pub(crate) fn now_ms() -> u64 {
         .map_or(0, |since| since.as_millis() as u64)
 }
 
-/// Why nothing is minted while a handoff key is set.
-pub(crate) const CANNOT_SEAL: &str = "WEALD_RELAY_BOOTSTRAP_HANDOFF_PUBKEY is set, and this build cannot seal an invite to it: nothing was minted";
-
-/// Whether a mint's link and code would have to be sealed, which this build can't do yet: nothing is minted then.
-pub(crate) fn must_be_sealed(config: &Config) -> bool {
-    config.text(Key::BootstrapHandoffPubkey).is_some()
+/// Makes the records of a new workspace; with a handoff key the invite is stored sealed to it. Hashes a code, which takes
+/// a while.
+///
+/// # Errors
+/// When the system gives no randomness.
+pub(crate) fn mint(
+    realm: &RealmId,
+    now_ms: u64,
+    first: bool,
+    hostname: &str,
+    handoff: Option<&HandoffKey>,
+) -> anyhow::Result<Minted> {
+    let minted = bootstrap::mint(realm, now_ms, first)?;
+    Ok(match handoff {
+        Some(key) => key.attach(minted, hostname)?,
+        None => minted,
+    })
 }
 
 /// Mints in a store that no relay has open. `None`: the workspace exists.
@@ -101,9 +153,10 @@ pub(crate) fn mint_stopped(
     control: &dyn ControlStore,
     realm: &RealmId,
     hostname: &str,
+    handoff: Option<&HandoffKey>,
 ) -> anyhow::Result<Option<Banner>> {
-    let minted = bootstrap::mint(realm, now_ms(), false)?;
-    let banner = fresh_banner(hostname, &minted.banner);
+    let minted = mint(realm, now_ms(), false, hostname, handoff)?;
+    let banner = Banner::fresh(hostname, &minted.banner, handoff.is_some());
     let (tell, told) = mpsc::sync_channel(1);
     let done: Done<Outcome> = Box::new(move |outcome| {
         let _ = tell.send(outcome);
@@ -118,22 +171,36 @@ pub(crate) fn mint_stopped(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use drover_engine::Directory;
     use drover_storage::embedded::Embedded;
 
     #[test]
     fn the_banner_keeps_its_labels_and_last_words() {
-        let mut banner = Banner {
-            link: link("relay.example", &[0xab; 16]),
-            code: Some("AAAA-BBBB-CCCC".into()),
+        let banner = |invite| Banner {
+            invite,
             fingerprint: "ff".into(),
         };
+        let open = |code: Option<&str>| {
+            banner(Shown::Open {
+                link: link("relay.example", &[0xab; 16]),
+                code: code.map(str::to_owned),
+            })
+        };
+        let sealed = banner(Shown::Sealed {
+            hostname: "relay.example".into(),
+        });
         let link = "weald:   invite link  https://relay.example/join/abababababababababababababababab\n";
-        assert_eq!(
-            banner.to_string(),
-            format!("{link}weald:   invite code  AAAA-BBBB-CCCC\nweald:   genesis key  ff\n")
-        );
-        banner.code = None;
-        assert_eq!(banner.to_string(), format!("{link}weald:   genesis key  ff\n"));
+        let code = "weald:   invite code  AAAA-BBBB-CCCC\n";
+        let key = "weald:   genesis key  ff\n";
+        let hostname = "weald:   hostname     relay.example\n";
+        for (banner, lines) in [
+            (open(Some("AAAA-BBBB-CCCC")), format!("{link}{code}{key}")),
+            (open(None), format!("{link}{key}")),
+            (sealed, format!("{hostname}{key}")),
+        ] {
+            assert_eq!(banner.to_string(), lines);
+            assert_eq!(Banner::from_json(&banner.to_json()), Some(banner));
+        }
     }
 
     #[test]
@@ -153,11 +220,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Embedded::open(folder.path()).unwrap();
         let realm = realm("second.example").unwrap();
-        let banner = mint_stopped(&store, &realm, "relay.example").unwrap().unwrap();
-        assert!(banner.code.is_some() && banner.link.starts_with("https://relay.example/join/"));
-        assert_eq!(mint_stopped(&store, &realm, "relay.example").unwrap(), None);
+        let mint = || mint_stopped(&store, &realm, "relay.example", None).unwrap();
+        let Some(Banner {
+            invite: Shown::Open { link, code: Some(_) },
+            ..
+        }) = mint()
+        else {
+            panic!("no invite")
+        };
+        assert!(link.starts_with("https://relay.example/join/"));
+        assert_eq!(mint(), None);
         assert_eq!(
-            first(&store).unwrap(),
+            Directory::open(&store).unwrap().first(),
             None,
             "it is not the relay's own first one"
         );

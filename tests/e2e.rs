@@ -7,6 +7,8 @@ mod clients;
 mod crash;
 #[path = "e2e/relay.rs"]
 mod relay;
+#[path = "e2e/services.rs"]
+mod services;
 #[path = "e2e/shards.rs"]
 mod shards;
 #[path = "e2e/story.rs"]

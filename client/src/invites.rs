@@ -6,6 +6,7 @@ use drover_wire::cbor::{Reader, Writer};
 use drover_wire::frame::Frame;
 use drover_wire::id::{GroupId, Hash, PublicKey, Signature, Token};
 use drover_wire::invite::{Record, canonical_code, grouped_code};
+use drover_wire::invite_admin::{Request, Response};
 
 use crate::clock::now_ms;
 use crate::connection::{Exchange, Incoming, encode};
@@ -145,6 +146,35 @@ pub async fn revoke_invite(exchange: &mut impl Exchange, token: Token) -> Result
     })
     .await?;
     read(&answer, 3, |r| r.fixed::<16>().map(drop))
+}
+
+/// A newer bundle for one of a live invite's groups, after a commit made the issued one stale (06 §7). Joiners are offered
+/// the three newest and the issued one. Any device of the access set may; relays without this step refuse.
+///
+/// # Errors
+/// [`Error::Invalid`] for a bundle of 0 or more than 262 144 bytes; [`Error::Refused`]; connection failures.
+pub async fn refresh_bundle(
+    exchange: &mut impl Exchange,
+    token: Token,
+    bundle: &SealedBundle,
+) -> Result<(), Error> {
+    if bundle.ct.is_empty() || bundle.ct.len() > SEALED_BYTES_MAX {
+        return Err(Error::Invalid("bundle of 0 or more than 262 144 bytes"));
+    }
+    let body = Request::Refresh {
+        token: &token.0,
+        group: &bundle.group.0,
+        epoch: bundle.epoch,
+        ct: &bundle.ct,
+    }
+    .encode();
+    let answer = exchange
+        .exchange(encode(&Frame::Invite { body: &body }), INVITE)
+        .await?;
+    match answer.frame()? {
+        Frame::Invite { body } if Response::decode(body) == Ok(Response::Refreshed) => Ok(()),
+        _ => Err(Error::Protocol("INVITE refresh not answered")),
+    }
 }
 
 impl InviteDraft {

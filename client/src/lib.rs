@@ -32,6 +32,10 @@
 //! | [`store`] | the [`Store`] of what the client holds |
 //! | [`access`] | [`Workspace`]: access sets, their successors, publication |
 //! | [`founding`], [`joining`], [`invites`] | how a workspace and its people begin |
+//! | [`keys`] | key packages on the relay's shelf, and recovery wraps |
+//! | [`retention`] | what a group still needs, what may go, and letting it go |
+//! | [`wake`] | whether and for what a sleeping device is woken |
+//! | [`payload`] | what is inside an envelope: author chains, attestation. Relays never see it |
 //! | [`identity`], [`url`], [`tls`], [`clock`] | keys, addresses, certificates, clocks |
 //! | [`recon`], [`backoff`] | the pure parts, for other drivers |
 //! | [`limits`] | every ceiling and its reason |
@@ -52,14 +56,18 @@ pub mod founding;
 pub mod identity;
 pub mod invites;
 pub mod joining;
+pub mod keys;
 pub mod limits;
+pub mod payload;
 mod random;
 pub mod recon;
+pub mod retention;
 mod session;
 pub mod store;
 pub mod tls;
 mod transport;
 pub mod url;
+pub mod wake;
 
 pub use drover_wire as wire;
 

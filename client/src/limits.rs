@@ -14,6 +14,10 @@ pub const HANDSHAKE_BYTES_MAX: usize = 524_288;
 pub const LIVE_BYTES_MAX: usize = 4096;
 /// The largest sealed bundle or wrap in bytes (01 §7).
 pub const SEALED_BYTES_MAX: usize = 262_144;
+/// The largest key package in bytes (07 A2): eight of them fit into one frame.
+pub const KEY_PACKAGE_BYTES_MAX: usize = 131_072;
+/// Key packages one fetch may ask for (07 A2); more would be enumeration.
+pub const KEY_FETCH_MAX: u8 = 8;
 
 /// Reliable writes waiting or in flight at once; further calls of `send` wait.
 pub const OUTBOX_WRITES_MAX: usize = 1024;

@@ -8,19 +8,36 @@ use drover_storage::control::{Check, ControlBatch, DirectoryKey, DirectoryKind};
 use drover_wire::id::{Hash, PublicKey, Signature, Token};
 use drover_wire::invite::{Record, canonical_code, grouped_code};
 use ed25519_dalek::SigningKey;
+use std::sync::Arc;
 
 /// Marks, in the directory, the workspace that the relay made for itself at its first start (13 B9).
 pub const FIRST_WORKSPACE: &[u8] = b"first";
 
+pub use crate::records::Handoff;
+
 /// A workspace about to exist.
 pub struct Minted {
     pub(crate) batch: ControlBatch,
-    pub(crate) token: Token,
+    /// It is the relay's own.
+    pub(crate) first: bool,
+    pub(crate) handoff: Option<Arc<Handoff>>,
+    /// When the invite expires, Unix milliseconds.
+    pub expires_ms: u64,
     /// What is printed once.
     pub banner: Banner,
 }
 
 impl Minted {
+    /// Stores link and code sealed, in the same commit (06 §14, 13 B25).
+    #[must_use]
+    pub fn with_handoff(mut self, handoff: Handoff) -> Self {
+        let key = records::HANDOFF.to_vec();
+        self.batch.checks.push(Check::Absent(key.clone()));
+        self.batch.writes.push(records::put(key, &handoff));
+        self.handoff = Some(Arc::new(handoff));
+        self
+    }
+
     /// The commit that makes it exist, for a store no relay has open.
     pub fn into_batch(self) -> ControlBatch {
         self.batch
@@ -136,7 +153,9 @@ pub fn mint(realm: &RealmId, now_ms: u64, first: bool) -> Result<Minted, MintErr
     };
     Ok(Minted {
         batch,
-        token,
+        first,
+        handoff: None,
+        expires_ms: record.expires_ms,
         banner: Banner {
             token,
             code,

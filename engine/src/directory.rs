@@ -1,11 +1,14 @@
 //! Which realm owns a name: read-mostly maps shared by all shards, filled from the control store at start and kept
 //! current by the realms that claim. No hot path reads them after admission (architecture.md §2).
 
+use crate::bootstrap::FIRST_WORKSPACE;
+use crate::inspect;
+use crate::records::{self, Handoff};
 use drover_storage::control::{ControlStore, DirectoryKind};
 use drover_storage::{RealmId, StoreError};
 use drover_wire::id::{EntryHash, GroupId, PublicKey, Salt, Token};
 use hashbrown::{HashMap, HashSet};
-use std::sync::RwLock;
+use std::sync::{Arc, RwLock};
 
 /// A workspace that has no access set yet, and who is founding it.
 #[derive(Clone, Debug)]
@@ -23,6 +26,10 @@ struct Maps {
     group_counts: HashMap<RealmId, usize>,
     unfounded: Vec<Unfounded>,
     realms: HashSet<RealmId>,
+    /// The relay's own, made at its first start.
+    first: Option<RealmId>,
+    /// Sealed bootstrap invites of workspaces nobody has founded yet.
+    handoffs: HashMap<RealmId, Arc<Handoff>>,
 }
 
 /// The directory. All methods are short and may be called from any shard.
@@ -48,11 +55,28 @@ impl Directory {
             maps.tokens.insert(token, entry.realm);
         }
         for entry in control.directory(DirectoryKind::Realm)? {
+            if &entry.value[..] == FIRST_WORKSPACE {
+                maps.first = Some(entry.realm.clone());
+            }
             maps.realms.insert(entry.realm);
         }
         Ok(Self {
             maps: RwLock::new(maps),
         })
+    }
+
+    /// Reads every sealed bootstrap invite, so that they can be served from memory. Blocks: called once at start.
+    ///
+    /// # Errors
+    /// When the store does not answer or a record can't be read.
+    pub fn read_handoffs(&self, control: &dyn ControlStore) -> Result<(), StoreError> {
+        for realm in self.realms() {
+            let key = records::HANDOFF.to_vec();
+            if let Some(bytes) = inspect::wait(|done| control.get(realm.clone(), key, done))? {
+                self.set_handoff(&realm, Some(Arc::new(records::get(&bytes)?)));
+            }
+        }
+        Ok(())
     }
 
     /// The shard that owns this realm.
@@ -67,6 +91,27 @@ impl Directory {
         let mut all: Vec<_> = self.read(|m| m.realms.iter().cloned().collect());
         all.sort();
         all
+    }
+
+    /// The workspace the relay made for itself at its first start, if it has one. Its identity was stored then; a
+    /// hostname that changed since changes links and nothing else (13 B9).
+    pub fn first(&self) -> Option<RealmId> {
+        self.read(|m| m.first.clone())
+    }
+
+    /// The sealed bootstrap invite of a workspace that nobody has founded yet (06 §14); it may have expired.
+    pub fn handoff(&self, realm: &RealmId) -> Option<Arc<Handoff>> {
+        self.read(|m| m.handoffs.get(realm).cloned())
+    }
+
+    /// The same by the genesis key's fingerprint, lower-case hex.
+    pub fn handoff_of(&self, fingerprint: &str) -> Option<Arc<Handoff>> {
+        self.read(|m| {
+            m.handoffs
+                .values()
+                .find(|handoff| handoff.fingerprint == fingerprint)
+                .cloned()
+        })
     }
 
     fn read<R>(&self, f: impl FnOnce(&Maps) -> R) -> R {
@@ -129,6 +174,16 @@ impl Directory {
         });
     }
 
+    /// Notes that a workspace exists, and whether it is the relay's own.
+    pub(crate) fn claimed_realm(&self, realm: &RealmId, first: bool) {
+        self.write(|m| {
+            m.realms.insert(realm.clone());
+            if first {
+                m.first = Some(realm.clone());
+            }
+        });
+    }
+
     /// Every group of a shard's realms, those of one realm together.
     pub(crate) fn groups_of_shard(&self, shard: usize, shards: usize) -> Vec<(RealmId, GroupId)> {
         let mut groups: Vec<_> = self.read(|m| {
@@ -142,9 +197,12 @@ impl Directory {
         groups
     }
 
-    /// Notes that a workspace exists.
-    pub(crate) fn claimed_realm(&self, realm: &RealmId) {
-        self.write(|m| m.realms.insert(realm.clone()));
+    /// States the sealed bootstrap invite of a workspace; `None` once it is redeemed or if there is none.
+    pub(crate) fn set_handoff(&self, realm: &RealmId, handoff: Option<Arc<Handoff>>) {
+        self.write(|m| match handoff {
+            Some(handoff) => m.handoffs.insert(realm.clone(), handoff),
+            None => m.handoffs.remove(realm),
+        });
     }
 
     /// Group rows of a workspace.

@@ -11,6 +11,7 @@
 //! | [`collector`] | what the collector reports |
 //! | [`config`] | what an operator can choose |
 //! | [`bootstrap`] | minting a workspace: its genesis key and first invite |
+//! | [`inspect`] | what an operator may see of a workspace |
 //! | [`directory`] | which realm owns a name, for all shards |
 //! | [`metrics`] | what a shard counts |
 //! | [`wake`] | handles, and whom an event wakes |
@@ -25,6 +26,7 @@ pub mod directory;
 pub mod effects;
 pub mod event;
 mod group;
+pub mod inspect;
 mod limits;
 mod message;
 pub mod metrics;

@@ -4,7 +4,7 @@
 use crate::budget::Minute;
 use crate::chain::{Chain, Head};
 use crate::event::ConnId;
-use crate::records::{self, Attempt, Genesis, Grant, Invite, InviteState, Seat, Shelf};
+use crate::records::{self, Attempt, Genesis, Grant, Handoff, Invite, InviteState, Seat, Shelf};
 use crate::retention::{Destruction, Retention};
 use crate::shard::control::Op;
 use crate::wake::Registrations;
@@ -15,6 +15,7 @@ use drover_wire::error::Refusal;
 use drover_wire::id::{EntryHash, GroupId, Hash, Nonce, PublicKey, Salt, Token};
 use hashbrown::{HashMap, HashSet};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// A device's SEND and chain budgets, shared by all its sockets; reconnecting does not clear them (02 §6).
 #[derive(Debug, Default)]
@@ -51,6 +52,8 @@ pub(crate) struct Realm {
     pub(crate) commits: HashSet<(Token, Nonce, GroupId)>,
     pub(crate) attempts: HashMap<(Token, [u8; 32]), Attempt>,
     pub(crate) genesis: Option<Genesis>,
+    /// The bootstrap invite sealed, until it is redeemed.
+    pub(crate) handoff: Option<Arc<Handoff>>,
     /// Key packages by `H(device key)`.
     pub(crate) shelves: HashMap<Hash, Shelf>,
     pub(crate) wakes: Registrations,
@@ -96,6 +99,7 @@ impl Realm {
             commits: HashSet::new(),
             attempts: HashMap::new(),
             genesis: None,
+            handoff: None,
             shelves: HashMap::new(),
             wakes: Registrations::default(),
             retention: HashMap::new(),
@@ -122,6 +126,8 @@ impl Realm {
                 ));
             } else if key == records::GENESIS {
                 realm.genesis = Some(records::get(value)?);
+            } else if key == records::HANDOFF {
+                realm.handoff = Some(Arc::new(records::get(value)?));
             } else if tail(records::SET).is_some() {
                 newest = Some(value); // ascending by version
             } else if let Some(hash) = tail(records::GRANT) {

@@ -1,6 +1,7 @@
 //! What a realm keeps in its control partition: keys and the CBOR of each record. A record that does not decode is
 //! damage, never a default.
 
+use crate::limits::CODE_COOLDOWN_MS;
 use bytes::Bytes;
 use drover_storage::StoreError;
 use drover_storage::control::Write;
@@ -13,6 +14,8 @@ pub(crate) const SALT: &[u8] = b"salt";
 pub(crate) const HEAD: &[u8] = b"head";
 /// The genesis record.
 pub(crate) const GENESIS: &[u8] = b"genesis";
+/// The bootstrap invite sealed to the operator's key; gone once the workspace is founded.
+pub(crate) const HANDOFF: &[u8] = b"handoff";
 /// Every accepted set under its version, as received.
 pub(crate) const SET: &[u8] = b"set/";
 pub(crate) const GRANT: &[u8] = b"grant/";
@@ -231,7 +234,12 @@ pub(crate) struct Seat {
 impl Seat {
     /// Whether the seat is still held without having been used.
     pub(crate) fn is_running(&self, wall_ms: u64) -> bool {
-        !self.consumed && !self.released && wall_ms < self.expires_ms
+        !self.consumed && self.is_reserved(wall_ms)
+    }
+
+    /// Whether the reservation stands, used or not.
+    pub(crate) fn is_reserved(&self, wall_ms: u64) -> bool {
+        !self.released && wall_ms < self.expires_ms
     }
 }
 
@@ -246,6 +254,13 @@ pub(crate) struct Attempt {
     pub(crate) cooldown_until_ms: u64,
 }
 
+impl Attempt {
+    /// Whether it still counts.
+    pub(crate) fn is_live(&self, wall_ms: u64) -> bool {
+        self.cooldown_until_ms > wall_ms || self.window_started_ms + CODE_COOLDOWN_MS > wall_ms
+    }
+}
+
 /// The relay-made key that signed the bootstrap invite; its private half is dropped after signing (06 §13).
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub(crate) struct Genesis {
@@ -257,6 +272,28 @@ pub(crate) struct Genesis {
     pub(crate) token: [u8; 16],
     #[n(2)]
     pub(crate) redeemed_ms: Option<u64>,
+}
+
+/// The bootstrap invite's link and code, sealed to a key of the operator's (06 §14). Made with the invite, in the same
+/// commit, and never again.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Handoff {
+    /// The sealed link, as it is served.
+    #[n(0)]
+    pub blob: String,
+    /// The sealed code, as it is served.
+    #[n(1)]
+    pub sealed_code: String,
+    /// The genesis key's fingerprint, lower-case hex.
+    #[n(2)]
+    pub fingerprint: String,
+    /// From when on it is not served, Unix milliseconds.
+    #[n(3)]
+    pub expires_ms: u64,
+    /// SHA-256 of the key it was sealed to: nobody else has a use for it.
+    #[n(4)]
+    #[cbor(with = "minicbor::bytes")]
+    pub recipient: [u8; 32],
 }
 
 /// A superseded wrap (07 B2).

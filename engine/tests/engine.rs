@@ -10,12 +10,18 @@ mod cases {
     mod admission;
     mod collector;
     mod commits;
+    mod crash;
     mod dropping;
+    mod invites;
     mod joining;
+    mod keys;
+    mod map_form;
+    mod recovery;
     mod retention;
     mod sending;
     mod slow;
     mod states;
     mod subscribing;
     mod wake;
+    mod wraps;
 }

@@ -1,6 +1,7 @@
 //! What the value of a setting may look like, and what it means. Nothing is coerced, and no complaint quotes the value:
 //! a secret that was put into the wrong variable stays unseen.
 
+use crate::handoff::HandoffKey;
 use axum::http::Uri;
 use base64::Engine as _;
 use base64::alphabet;
@@ -118,6 +119,8 @@ pub(crate) enum Value {
     Database(Database),
     /// Where blobs are kept.
     Storage(Storage),
+    /// A key to seal to.
+    Key(HandoffKey),
 }
 
 impl Kind {
@@ -148,10 +151,7 @@ impl Kind {
                 _ => Self::Word(TLS_WORDS).parse(text),
             },
             Self::HttpUrl => parse_http_url(text).map(Value::Text),
-            Self::Key32 => {
-                handoff_key(text)?;
-                Ok(Value::Text(text.to_owned()))
-            }
+            Self::Key32 => handoff_key(text).map(Value::Key),
         }
     }
 }
@@ -307,18 +307,18 @@ pub(crate) fn check_push_url(text: &str, https_only: bool) -> Result<(), String>
     }
 }
 
-/// The X25519 key of `WEALD_RELAY_BOOTSTRAP_HANDOFF_PUBKEY` (06 §14).
-pub(crate) fn handoff_key(text: &str) -> Result<[u8; 32], String> {
+/// The X25519 key of `WEALD_RELAY_BOOTSTRAP_HANDOFF_PUBKEY` (06 §14), in symbols of either alphabet or both.
+fn handoff_key(text: &str) -> Result<HandoffKey, String> {
     let config = GeneralPurposeConfig::new()
         .with_decode_padding_mode(DecodePaddingMode::Indifferent)
         .with_decode_allow_trailing_bits(true);
     let text = text.trim();
     let text = text.split_once('=').map_or(text, |(symbols, _)| symbols);
-    let decoded = [alphabet::STANDARD, alphabet::URL_SAFE]
-        .iter()
-        .find_map(|alphabet| GeneralPurpose::new(alphabet, config).decode(text).ok());
-    let key = decoded.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
-    key.ok_or_else(|| "must be the base64 of a 32-byte X25519 public key".to_owned())
+    let text = text.replace('-', "+").replace('_', "/");
+    let decoded = GeneralPurpose::new(&alphabet::STANDARD, config).decode(text).ok();
+    let bytes = decoded.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+    let bytes = bytes.ok_or("must be the base64 of a 32-byte X25519 public key")?;
+    HandoffKey::new(bytes).ok_or_else(|| "is no X25519 public key that can be sealed to".to_owned())
 }
 
 #[cfg(test)]
@@ -494,6 +494,7 @@ mod tests {
     #[test]
     fn a_handoff_key_is_read_in_both_alphabets() {
         let key = [0xfb; 32];
+        let usable = HandoffKey::new(key).unwrap();
         let standard = base64::engine::general_purpose::STANDARD.encode(key);
         let url = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(key);
         assert!(standard.contains('+') && url.contains('-'));
@@ -502,11 +503,15 @@ mod tests {
             url,
             standard.trim_end_matches('=').to_owned(),
             format!(" {standard}\n"),
+            format!("{standard}=what follows is not looked at"),
+            standard.replacen('+', "-", 1),
         ] {
-            assert_eq!(handoff_key(&text), Ok(key), "{text}");
+            assert_eq!(handoff_key(&text).as_ref(), Ok(&usable), "{text}");
         }
-        for wrong in ["AAAA", "!!", &standard[1..], ""] {
-            assert!(handoff_key(wrong).is_err(), "{wrong:?}");
+        let zero = "A".repeat(43);
+        for wrong in ["AAAA", "!!", &standard[1..], "", &zero] {
+            let complaint = handoff_key(wrong).unwrap_err();
+            assert!(wrong.is_empty() || !complaint.contains(wrong), "{wrong:?}");
         }
     }
 }

@@ -41,7 +41,7 @@ fn shown(config: &Config, row: &Row) -> String {
             (Value::Unlimited, Shown::Plain) => "unlimited".to_owned(),
             (Value::HostPort(address), Shown::Plain) => plain(&address.to_string()),
             (Value::Storage(storage), Shown::Plain) => plain(&storage.to_string()),
-            (Value::Database(_), Shown::Plain) => "[set, not printed]".to_owned(),
+            (Value::Database(_) | Value::Key(_), Shown::Plain) => "[set, not printed]".to_owned(),
         },
     }
 }

@@ -144,7 +144,7 @@ settings! {
     MetricsGroupLabels "WEALD_RELAY_METRICS_GROUP_LABELS" ON_OFF, Some("off"), Plain,
         "Accepted; no metric carries a group today.";
     BootstrapHandoffPubkey "WEALD_RELAY_BOOTSTRAP_HANDOFF_PUBKEY" Kind::Key32, None, Set,
-        "Base64 of an X25519 public key the first invite is sealed to instead of being printed.";
+        "Base64 of an X25519 public key that invites to new workspaces are sealed to instead of being printed. The public listener serves them to whoever has the operator token: the first workspace's at `/handoff/ID` (ID: the key's SHA-256 in base64url), any one's at `/handoff/ID/FINGERPRINT`.";
     OperatorToken "WEALD_RELAY_OPERATOR_TOKEN" Kind::Text, None, Set,
         "Bearer for the operator routes and the details of `/readyz`. Unset: those routes do not exist.";
     Profile "WEALD_RELAY_PROFILE" Kind::Word(&["self_host", "hosted"]), Some("self_host"), Plain,

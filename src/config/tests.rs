@@ -110,7 +110,11 @@ fn every_name_has_its_default_and_refuses_what_it_must() {
             "BOOTSTRAP_HANDOFF_PUBKEY",
             "unset",
             "e06Qm75//kTEZaIgA31gjuNYl9Me+XLwf3SJLLD3PxM=",
-            &["hunter2hunter2hunter2", "AAAA"],
+            &[
+                "hunter2hunter2hunter2",
+                "AAAA",
+                "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",
+            ],
         ),
         ("OPERATOR_TOKEN", "unset", "t", &[]),
         ("PROFILE", "self_host", "self_host", &["Hosted", "selfhost"]),

@@ -140,11 +140,6 @@ pub(super) fn page(running: &Running, ready: &Readiness) -> String {
         "Whether durable writes are taken.",
         f64::from(running.writes()),
     );
-    page.gauge(
-        "weald_relay_frozen_groups",
-        "Groups frozen by a retention conflict.",
-        0.0,
-    );
     if let Some(counters) = running.counters() {
         connections(&mut page, &counters);
         frames(&mut page, &counters);
@@ -347,6 +342,7 @@ fn collector(page: &mut Page, engines: &[std::sync::Arc<EngineMetrics>]) {
     let deleted = [
         ("handle", sum(engines, |e| &e.collected_handles)),
         ("prior_wrap", sum(engines, |e| &e.collected_prior_wraps)),
+        ("handoff", sum(engines, |e| &e.collected_handoffs)),
         ("key_package", sum(engines, |e| &e.collected_key_packages)),
         ("reservation", sum(engines, |e| &e.collected_reservations)),
         ("invite", sum(engines, |e| &e.collected_invites)),

@@ -31,7 +31,8 @@ impl Readiness {
     }
 
     /// The document an operator sees. Fields may be added; pollers ignore what they don't know.
-    pub(super) fn document(&self, running: &Running) -> Value {
+    pub(super) async fn document(&self, running: &Running) -> Value {
+        let frozen = running.frozen().await;
         let config = &running.config;
         let mut document = json!({
             "build": format!("{} {}", super::PROGRAM, env!("CARGO_PKG_VERSION")),
@@ -41,7 +42,7 @@ impl Readiness {
             "access_set": config.word(Key::AccessSet),
             "min_enc": config.word(Key::MinEnc),
             "write_mode": config.word(Key::WriteMode),
-            "frozen_groups": [],
+            "frozen_groups": frozen,
             "release": { "state": if config.on(Key::ReleaseCheck) { "unknown" } else { "disabled" } },
             "push": push(running),
             "calls": config.word(Key::Calls),

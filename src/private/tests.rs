@@ -1,9 +1,14 @@
 //! The private listener of a real relay on loopback ports, asked over real sockets.
 
 use crate::config::{Config, HostPort};
+use crate::handoff::tests::{self as handoff, ID, PAIR};
+use crate::inspect::{NO_SUCH, Question};
 use crate::private_client::{Answer, ask};
 use crate::serve::Server;
 use crate::{operator_key, workspace};
+use drover_client::wire::id::GroupId;
+use drover_client::{Founding, Identity, RelayUrl};
+use drover_storage::embedded::Embedded;
 use serde_json::Value;
 use std::ffi::OsString;
 use std::path::Path;
@@ -28,7 +33,7 @@ async fn start(folder: &Path, settings: &[(&str, &str)]) -> (Server, String) {
 async fn request(
     server: &Server,
     method: &'static str,
-    path: &'static str,
+    path: &str,
     bearer: Option<&str>,
     body: &str,
 ) -> Answer {
@@ -36,12 +41,30 @@ async fn request(
         host: server.private.ip().to_string(),
         port: server.private.port(),
     };
-    let (bearer, body) = (bearer.map(str::to_owned), body.to_owned());
-    let answer = tokio::task::spawn_blocking(move || ask(&listener, method, path, bearer.as_deref(), &body));
+    let (path, bearer, body) = (path.to_owned(), bearer.map(str::to_owned), body.to_owned());
+    let answer = tokio::task::spawn_blocking(move || ask(&listener, method, &path, bearer.as_deref(), &body));
     answer.await.unwrap().unwrap()
 }
 
-async fn get(server: &Server, path: &'static str, bearer: Option<&str>) -> Answer {
+/// Asks the public listener.
+async fn public(server: &Server, path: &str, bearer: Option<&str>) -> Answer {
+    let listener = HostPort {
+        host: server.public.ip().to_string(),
+        port: server.public.port(),
+    };
+    let (path, bearer) = (path.to_owned(), bearer.map(str::to_owned));
+    let answer = tokio::task::spawn_blocking(move || ask(&listener, "GET", &path, bearer.as_deref(), ""));
+    answer.await.unwrap().unwrap()
+}
+
+/// The last word of the line with this label.
+fn label(banner: &str, label: &str) -> Option<String> {
+    banner
+        .lines()
+        .find_map(|line| line.split_once(label).map(|(_, value)| value.trim().to_owned()))
+}
+
+async fn get(server: &Server, path: &str, bearer: Option<&str>) -> Answer {
     request(server, "GET", path, bearer, "").await
 }
 
@@ -321,11 +344,6 @@ async fn metrics_carry_closed_labels_only() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_workspace_is_minted_once() {
     let folder = tempfile::tempdir().unwrap();
-    let label = |banner: &str, label: &str| {
-        banner
-            .lines()
-            .find_map(|line| line.split_once(label).map(|(_, value)| value.trim().to_owned()))
-    };
     let (server, first) = start(folder.path(), &[("WEALD_RELAY_HOSTNAME", "one.example")]).await;
     server.stop().await;
     assert!(
@@ -344,20 +362,96 @@ async fn the_first_workspace_is_minted_once() {
     assert_eq!(label(&again, "invite link"), Some(renamed));
 }
 
-/// Without a way to seal, a handoff key keeps the code from being minted and lost (06 §12).
+/// W06.22: sealed instead of printed; served on the public listener to the bearer, the same again after a restart, and
+/// gone with the redemption.
 #[tokio::test(flavor = "multi_thread")]
-async fn with_a_handoff_key_nothing_is_printed() {
+async fn with_a_handoff_key_the_invite_is_sealed() {
     let folder = tempfile::tempdir().unwrap();
-    let key = (
-        "WEALD_RELAY_BOOTSTRAP_HANDOFF_PUBKEY",
-        "e06Qm75//kTEZaIgA31gjuNYl9Me+XLwf3SJLLD3PxM=",
+    let settings = [
+        ("WEALD_RELAY_BOOTSTRAP_HANDOFF_PUBKEY", PAIR.1),
+        ("WEALD_RELAY_OPERATOR_TOKEN", TOKEN),
+        ("WEALD_RELAY_HOSTNAME", "relay.example"),
+    ];
+    let path = format!("/handoff/{ID}");
+    let (server, banner) = start(folder.path(), &settings).await;
+    let fingerprint = label(&banner, "genesis key").unwrap();
+    let lines = format!("weald:   hostname     relay.example\nweald:   genesis key  {fingerprint}\n");
+    assert_eq!(banner, lines);
+    let first = public(&server, &path, Some(TOKEN)).await;
+    assert_eq!(first.status, 200, "{first:?}");
+    assert_eq!(json(&first)["genesis_fingerprint"], fingerprint.as_str());
+    for wrong in [None, Some("wrong")] {
+        assert_eq!(public(&server, &path, wrong).await.status, 401);
+    }
+    assert_eq!(public(&server, "/handoff/x", Some(TOKEN)).await.status, 404);
+    assert_eq!(get(&server, "/handoff/x", Some(TOKEN)).await.status, 404);
+
+    let key = operator_key::read(&folder.path().join("data")).unwrap();
+    let made = request(
+        &server,
+        "POST",
+        "/workspaces",
+        Some(&key),
+        r#"{"name":"second.example"}"#,
+    )
+    .await;
+    let made = json(&made);
+    assert_eq!(made["hostname"], "relay.example");
+    assert!(made.as_object().unwrap().len() == 2, "no link, no code: {made}");
+    let further = format!("{path}/{}", made["genesis"].as_str().unwrap());
+    assert_eq!(
+        json(&public(&server, &further, Some(TOKEN)).await)["genesis_fingerprint"],
+        made["genesis"]
     );
+    server.stop().await;
+
+    let (server, banner) = start(folder.path(), &settings).await;
+    assert_eq!(banner, "", "later starts print nothing");
+    let again = public(&server, &path, Some(TOKEN)).await;
+    assert_eq!(again.body, first.body);
+    let opened = |field: &str| {
+        let blob = json(&again)[field].as_str().unwrap().to_owned();
+        String::from_utf8(handoff::open(&PAIR.0, &blob).unwrap()).unwrap()
+    };
+    let (link, code) = (opened("blob"), opened("sealed_code"));
+    assert!(link.starts_with("https://relay.example/join/"), "{link}");
+    let (founder, recovery) = (Identity::generate(), Identity::generate());
+    let url: RelayUrl = format!("ws://{}/relay", server.public).parse().unwrap();
+    let founding = Founding::new(url, &link.parse().unwrap(), &code, GroupId([7; 32]));
+    founding.found(&founder, &recovery.public()).await.unwrap();
+    let gone = public(&server, &path, Some(TOKEN)).await;
+    assert_eq!((gone.status, gone.body.trim()), (404, "no sealed handoff"));
+    assert_eq!(public(&server, &further, Some(TOKEN)).await.status, 200);
+    server.stop().await;
+
+    let (server, _) = start(folder.path(), &settings).await;
+    assert_eq!(
+        public(&server, &path, Some(TOKEN)).await.body.trim(),
+        "no sealed handoff"
+    );
+    server.stop().await;
+}
+
+/// W06.22: the route needs both the key and the token, and what was printed is not sealed afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_handoff_needs_key_and_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = ("WEALD_RELAY_BOOTSTRAP_HANDOFF_PUBKEY", PAIR.1);
+    let token = ("WEALD_RELAY_OPERATOR_TOKEN", TOKEN);
+    let path = format!("/handoff/{ID}");
+    let (server, banner) = start(folder.path(), &[token]).await;
+    assert!(banner.contains("invite code"));
+    assert_eq!(public(&server, &path, Some(TOKEN)).await.body, "");
+    server.stop().await;
     let (server, banner) = start(folder.path(), &[key]).await;
-    server.stop().await;
     assert_eq!(banner, "");
-    let (server, banner) = start(folder.path(), &[]).await;
+    let answer = public(&server, &path, Some(TOKEN)).await;
+    assert_eq!((answer.status, answer.body.as_str()), (404, ""));
     server.stop().await;
-    assert!(banner.contains("invite code"), "the mint was left for later");
+    let (server, _) = start(folder.path(), &[key, token]).await;
+    let answer = public(&server, &path, Some(TOKEN)).await;
+    assert_eq!((answer.status, answer.body.trim()), (404, "no sealed handoff"));
+    server.stop().await;
 }
 
 /// decisions.md 49, on a running relay.
@@ -399,6 +493,79 @@ async fn a_further_workspace_needs_the_data_folders_key() {
         "the first one is untouched"
     );
     server.stop().await;
+}
+
+/// A workspace is looked at by whoever may mint one: running and stopped, with the same answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn workspaces_are_looked_at() {
+    let folder = tempfile::tempdir().unwrap();
+    let (server, banner) = start(folder.path(), &[("WEALD_RELAY_HOSTNAME", "team.example")]).await;
+    let key = operator_key::read(&folder.path().join("data")).unwrap();
+    let further = r#"{"name":"a b/c"}"#;
+    assert_eq!(
+        request(&server, "POST", "/workspaces", Some(&key), further)
+            .await
+            .status,
+        201
+    );
+    let link = label(&banner, "invite link").unwrap();
+    let code = label(&banner, "invite code").unwrap();
+    let url: RelayUrl = format!("ws://{}/relay", server.public).parse().unwrap();
+    let founding = Founding::new(url, &link.parse().unwrap(), &code, GroupId([7; 32]));
+    let recovery = Identity::generate().public();
+    let members = [Identity::generate().public()];
+    let founding = founding.members(members);
+    founding.found(&Identity::generate(), &recovery).await.unwrap();
+
+    let realm = |name: &str| workspace::realm(name).unwrap();
+    let questions = [
+        Question::List,
+        Question::Show(realm("team.example")),
+        Question::Show(realm("a b/c")),
+        Question::Log(realm("team.example")),
+        Question::Log(realm("a b/c")),
+    ];
+    let mut told = Vec::new();
+    for question in &questions {
+        let path = question.path();
+        for wrong in [None, Some("wrong"), Some(TOKEN)] {
+            assert_eq!(get(&server, &path, wrong).await.status, 401);
+        }
+        let answer = get(&server, &path, Some(&key)).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        assert!(!answer.body.contains(&code) && !answer.body.contains(link.rsplit('/').next().unwrap()));
+        told.push(json(&answer));
+    }
+    for path in ["/workspaces/none", "/workspaces/none/log", "/workspaces/%0A"] {
+        let answer = get(&server, path, Some(&key)).await;
+        assert_eq!((answer.status, answer.body.trim()), (404, NO_SUCH), "{path}");
+        assert_eq!(get(&server, path, None).await.status, 401);
+    }
+    let [list, founded, unfounded, log, empty] = &told[..] else {
+        panic!("five answers")
+    };
+    assert_eq!(list, &serde_json::json!([unfounded, founded]));
+    assert_eq!(
+        unfounded,
+        &serde_json::json!({ "name": "a b/c", "founded": false, "entries": 0, "groups": 0, "log_bytes": 0 })
+    );
+    assert_eq!(
+        (&founded["founded"], &founded["groups"]),
+        (&true.into(), &1.into())
+    );
+    assert!(founded["entries"].as_u64().unwrap() >= 2, "{founded}");
+    assert_eq!(
+        (&log["entries"][0]["kind"], &log["broken_at"]),
+        (&"genesis".into(), &Value::Null)
+    );
+    assert_eq!(empty["entries"], serde_json::json!([]));
+    server.stop().await;
+
+    let store = Embedded::open(&folder.path().join("data/store")).unwrap();
+    for (question, told) in questions.iter().zip(&told) {
+        assert_eq!(question.ask_stopped(&store).unwrap().as_ref(), Some(told));
+    }
+    assert_eq!(Question::Log(realm("none")).ask_stopped(&store).unwrap(), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,9 +1,7 @@
 //! The client library against the program.
 
 use crate::relay::Relay;
-use drover_client::{
-    Connection, Cursor, Event, Hello, Identity, MemoryStore, SealedEnvelope, Subscription,
-};
+use drover_client::{Connection, Cursor, Event, Hello, Identity, MemoryStore, SealedEnvelope, Subscription};
 use std::collections::BTreeSet;
 use std::time::Duration;
 

@@ -1,9 +1,11 @@
 //! Invariant 1 of architecture.md §9 against the real process: what was acknowledged survives SIGKILL at any moment.
 
 use crate::relay::Relay;
-use drover_client::wire::frame::Frame;
+use drover_client::wire::envelope::Envelope;
+use drover_client::wire::error::Code;
+use drover_client::wire::frame::{Frame, Wake};
 use drover_client::wire::id::{GroupId, Hash};
-use drover_client::{Connection, Hello, Identity, MemoryStore, SealedEnvelope, Store};
+use drover_client::{Connection, Hello, Identity, SealedEnvelope};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -36,11 +38,26 @@ async fn write(
             n += 1;
             if n.is_multiple_of(50) {
                 let message = [salt.to_be_bytes(), n.to_be_bytes()].concat();
-                connection.send(&Frame::Handshake { group, seq: 0, message: &message }).await?;
+                connection
+                    .send(&Frame::Handshake {
+                        group,
+                        seq: 0,
+                        message: &message,
+                    })
+                    .await?;
             } else {
-                let ct = [salt.to_be_bytes().to_vec(), n.to_be_bytes().to_vec(), vec![7; (n % 300) as usize]].concat();
+                let ct = [
+                    salt.to_be_bytes().to_vec(),
+                    n.to_be_bytes().to_vec(),
+                    vec![7; (n % 300) as usize],
+                ]
+                .concat();
                 let envelope = SealedEnvelope::new(group, 1, ct)?;
-                connection.send(&Frame::Send { envelope: &envelope.encode() }).await?;
+                connection
+                    .send(&Frame::Send {
+                        envelope: &envelope.encode(),
+                    })
+                    .await?;
                 sent.insert(envelope.hash(), envelope);
             }
             under_way += 1;
@@ -60,6 +77,46 @@ async fn write(
             other => panic!("{other:?}"),
         }
         under_way -= 1;
+    }
+}
+
+/// The whole log by repeated SUB from last + 1: a backfill is bounded (02 §8).
+async fn read_all(relay: &Relay, device: &Identity, group: GroupId) -> HashMap<Hash, u64> {
+    let hello = Hello::groups([group]);
+    let mut reader = Connection::connect(&relay.endpoint(), device, &hello)
+        .await
+        .unwrap();
+    let mut stored = HashMap::new();
+    let mut from_seq = 1;
+    loop {
+        reader.send(&Frame::Sub { group, from_seq }).await.unwrap();
+        reader.send(&Frame::Wake(Wake::Query)).await.unwrap();
+        let begin = from_seq;
+        let mut limited = false;
+        loop {
+            let incoming = reader.recv().await.unwrap();
+            match incoming.frame().unwrap() {
+                Frame::Push { envelope } => {
+                    let envelope = Envelope::decode(envelope).unwrap();
+                    stored.insert(envelope.hash, envelope.seq);
+                    from_seq = from_seq.max(envelope.seq + 1);
+                }
+                Frame::Error { code, .. } => {
+                    assert_eq!(code, Code::RateLimited);
+                    limited = true;
+                }
+                Frame::Wake(_) => break,
+                _ => {}
+            }
+        }
+        if limited {
+            // 300 SUBs a minute and connection: another one has its own.
+            reader = Connection::connect(&relay.endpoint(), device, &hello)
+                .await
+                .unwrap();
+        } else if from_seq == begin {
+            return stored;
+        }
     }
 }
 
@@ -84,7 +141,9 @@ async fn fifty_kills_lose_nothing_that_was_acknowledged() {
         let mut writers = tokio::task::JoinSet::new();
         for (i, device) in devices.iter().enumerate() {
             let hello = Hello::groups([root]);
-            let mut connection = Connection::connect(&relay.endpoint(), device, &hello).await.unwrap();
+            let mut connection = Connection::connect(&relay.endpoint(), device, &hello)
+                .await
+                .unwrap();
             let (seen, busy) = (seen.clone(), busy.clone());
             let salt = (kill * WRITERS + i) as u64;
             writers.spawn(async move {
@@ -104,28 +163,44 @@ async fn fifty_kills_lose_nothing_that_was_acknowledged() {
         }
     }
 
-    let seen = Arc::try_unwrap(seen).map_err(|_| ()).unwrap().into_inner().unwrap();
+    let seen = Arc::try_unwrap(seen)
+        .map_err(|_| ())
+        .unwrap()
+        .into_inner()
+        .unwrap();
     let hello = Hello::groups([root]);
-    let mut reader = Connection::connect(&relay.endpoint(), &founder, &hello).await.unwrap();
-    let held = MemoryStore::new();
-    reader.reconcile(root, &held).await.unwrap();
-    let stored: HashMap<Hash, u64> = held
-        .items(root)
-        .iter()
-        .map(|item| (drover_client::wire::recon::item_id(item), drover_client::wire::recon::item_seq(item)))
-        .collect();
+    let mut reader = Connection::connect(&relay.endpoint(), &founder, &hello)
+        .await
+        .unwrap();
+    let stored = read_all(&relay, &founder, root).await;
     for (hash, (seq, _)) in &seen.envelopes {
-        assert_eq!(stored.get(hash), Some(seq), "an acknowledged envelope is gone or renumbered");
+        assert_eq!(
+            stored.get(hash),
+            Some(seq),
+            "an acknowledged envelope is gone or renumbered"
+        );
     }
     for (hash, (seq, envelope)) in seen.envelopes.iter().take(50) {
         let again = reader.send_envelope(envelope).await.unwrap();
-        assert_eq!((again.hash, again.seq), (*hash, *seq), "a duplicate keeps its number");
+        assert_eq!(
+            (again.hash, again.seq),
+            (*hash, *seq),
+            "a duplicate keeps its number"
+        );
     }
     drop(reader);
 
-    let mut reader = Connection::connect(&relay.endpoint(), &founder, &hello).await.unwrap();
-    reader.send(&Frame::Sub { group: root, from_seq: u64::MAX }).await.unwrap();
-    reader.send(&Frame::Wake(drover_client::wire::frame::Wake::Query)).await.unwrap();
+    let mut reader = Connection::connect(&relay.endpoint(), &founder, &hello)
+        .await
+        .unwrap();
+    reader
+        .send(&Frame::Sub {
+            group: root,
+            from_seq: u64::MAX,
+        })
+        .await
+        .unwrap();
+    reader.send(&Frame::Wake(Wake::Query)).await.unwrap();
     let mut next = 0;
     loop {
         let incoming = reader.recv().await.unwrap();
@@ -141,6 +216,13 @@ async fn fifty_kills_lose_nothing_that_was_acknowledged() {
             _ => {}
         }
     }
-    assert!(seen.handshakes.keys().all(|seq| *seq < next), "an acknowledged handshake is gone");
-    assert!(seen.envelopes.len() > KILLS * 10, "the load was no load: {}", seen.envelopes.len());
+    assert!(
+        seen.handshakes.keys().all(|seq| *seq < next),
+        "an acknowledged handshake is gone"
+    );
+    assert!(
+        seen.envelopes.len() > KILLS * 10,
+        "the load was no load: {}",
+        seen.envelopes.len()
+    );
 }

@@ -36,11 +36,23 @@ impl Relay {
         let env: Vec<(String, String)> = env.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
         let (child, said) = spawn(data.path(), &listen, &private, &env);
         let Banner { link, code } = banner(&said).expect("the first start prints an invite");
-        Self { data, child, listen, private, env, link, code }
+        Self {
+            data,
+            child,
+            listen,
+            private,
+            env,
+            link,
+            code,
+        }
     }
 
     pub(crate) fn url(&self) -> RelayUrl {
-        let scheme = if self.env.iter().any(|(k, v)| k == "WEALD_RELAY_TLS" && v == "dev") { "wss" } else { "ws" };
+        let scheme = if self.env.iter().any(|(k, v)| k == "WEALD_RELAY_TLS" && v == "dev") {
+            "wss"
+        } else {
+            "ws"
+        };
         format!("{scheme}://{}", self.listen).parse().unwrap()
     }
 
@@ -53,7 +65,10 @@ impl Relay {
 
     /// Founds the first workspace and admits `members`.
     pub(crate) async fn found(&self, members: &[PublicKey]) -> (Workspace, Identity) {
-        let banner = Banner { link: self.link.clone(), code: self.code.clone() };
+        let banner = Banner {
+            link: self.link.clone(),
+            code: self.code.clone(),
+        };
         self.found_with(&banner, members).await
     }
 
@@ -61,8 +76,12 @@ impl Relay {
         let (founder, recovery) = (Identity::generate(), Identity::generate());
         let link: InviteLink = banner.link.parse().unwrap();
         let root = GroupId(Identity::generate().public().0);
-        let founding = Founding::new(self.endpoint(), &link, &banner.code, root).members(members.iter().copied());
-        (founding.found(&founder, &recovery.public()).await.unwrap(), founder)
+        let founding =
+            Founding::new(self.endpoint(), &link, &banner.code, root).members(members.iter().copied());
+        (
+            founding.found(&founder, &recovery.public()).await.unwrap(),
+            founder,
+        )
     }
 
     /// Where it is and, under TLS, whose certificate to trust.
@@ -83,7 +102,13 @@ impl Relay {
     pub(crate) fn command(&self, arguments: &[&str]) -> String {
         let mut command = Command::new(PROGRAM);
         command.args(arguments);
-        settings(&mut command, self.data.path(), &self.listen, &self.private, &self.env);
+        settings(
+            &mut command,
+            self.data.path(),
+            &self.listen,
+            &self.private,
+            &self.env,
+        );
         let done = command.output().unwrap();
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         String::from_utf8(done.stdout).unwrap()
@@ -93,7 +118,11 @@ impl Relay {
     pub(crate) fn private(&self, path: &str) -> String {
         use std::io::{Read, Write};
         let mut stream = std::net::TcpStream::connect(&self.private).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: relay\r\nConnection: close\r\n\r\n").unwrap();
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: relay\r\nConnection: close\r\n\r\n"
+        )
+        .unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer
@@ -113,11 +142,18 @@ pub(crate) fn banner(lines: &[String]) -> Option<Banner> {
         let line = lines.iter().find(|l| l.contains(label))?;
         line.split_whitespace().last().map(str::to_owned)
     };
-    Some(Banner { link: word("invite link")?, code: word("invite code")? })
+    Some(Banner {
+        link: word("invite link")?,
+        code: word("invite code")?,
+    })
 }
 
 fn free_address() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .to_string()
 }
 
 fn settings(command: &mut Command, data: &Path, listen: &str, private: &str, env: &[(String, String)]) {

@@ -7,14 +7,21 @@ use std::path::Path;
 /// Where a relay is; its development certificate is trusted once it exists.
 pub(crate) fn endpoint(url: RelayUrl, certificate: &Path) -> drover_client::Endpoint {
     match std::fs::read(certificate) {
-        Ok(pem) => drover_client::Endpoint { url, tls: Some(Tls::ca_pem(&pem).unwrap()) },
+        Ok(pem) => drover_client::Endpoint {
+            url,
+            tls: Some(Tls::ca_pem(&pem).unwrap()),
+        },
         Err(_) => url.into(),
     }
 }
 
 async fn two_workspaces_at_once(settings: &[(&str, &str)]) {
     let relay = Relay::start(settings);
-    let second: Vec<String> = relay.command(&["workspace", "new", "other.example"]).lines().map(Into::into).collect();
+    let second: Vec<String> = relay
+        .command(&["workspace", "new", "other.example"])
+        .lines()
+        .map(Into::into)
+        .collect();
     let second = banner(&second).expect("a further workspace prints its invite");
     let ((one, anna), (two, boris)) = tokio::join!(relay.found(&[]), relay.found_with(&second, &[]));
     // Enough connections for both shards to have accepted some of each workspace.
@@ -22,7 +29,11 @@ async fn two_workspaces_at_once(settings: &[(&str, &str)]) {
     for _ in 0..8 {
         for (workspace, device) in [(&one, &anna), (&two, &boris)] {
             let hello = Hello::groups([workspace.root()]);
-            open.push(Connection::connect(&relay.endpoint(), device, &hello).await.unwrap());
+            open.push(
+                Connection::connect(&relay.endpoint(), device, &hello)
+                    .await
+                    .unwrap(),
+            );
         }
     }
     for (workspace, device, text) in [(&one, &anna, "for one"), (&two, &boris, "for two")] {
@@ -48,7 +59,10 @@ async fn two_workspaces_at_once(settings: &[(&str, &str)]) {
         .trim()
         .parse()
         .unwrap();
-    assert!(moved > 0, "no connection was accepted on another shard than its workspace's");
+    assert!(
+        moved > 0,
+        "no connection was accepted on another shard than its workspace's"
+    );
     // Each connection moves at most once: 16 held open, and those of founding and the four clients.
     assert!(moved <= 26, "{moved} moves");
 }

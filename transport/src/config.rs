@@ -1,5 +1,6 @@
 //! What the binary tells the transport.
 
+use crate::pages::PublicPages;
 use drover_engine::effects::Stores;
 use drover_engine::wake::Wake;
 use drover_engine::{Config, Directory};
@@ -22,6 +23,8 @@ pub struct RelayConfig {
     pub max_connections: Option<u64>,
     /// How many proxies in front are trusted to have written `X-Forwarded-For`; 0: none (13 §h).
     pub trusted_proxy_hops: usize,
+    /// Further pages of the public listener.
+    pub public: Option<Arc<dyn PublicPages>>,
     /// The engine's own settings.
     pub engine: Arc<Config>,
     /// Where the shards keep things.

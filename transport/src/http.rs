@@ -1,6 +1,7 @@
 //! What comes before the WebSocket: one HTTP/1.1 request, read as it arrives, judged, and answered. Every answer but
 //! the upgrade ends the connection.
 
+use crate::pages::{Page, PublicPages};
 use bytes::Bytes;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,8 +44,13 @@ pub(crate) fn may_be_complete(bytes: &[u8], from: usize) -> bool {
     bytes.windows(2).any(|pair| pair == b"\n\n") || bytes.windows(3).any(|three| three == b"\n\r\n")
 }
 
-/// Judges a request head.
-pub(crate) fn ask(bytes: &[u8], peer: SocketAddr, trusted_proxy_hops: usize) -> Asked {
+/// Judges a request head. `public`: pages beside our own.
+pub(crate) fn ask(
+    bytes: &[u8],
+    peer: SocketAddr,
+    trusted_proxy_hops: usize,
+    public: Option<&dyn PublicPages>,
+) -> Asked {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
     let head_bytes = match request.parse(bytes) {
@@ -65,7 +71,21 @@ pub(crate) fn ask(bytes: &[u8], peer: SocketAddr, trusted_proxy_hops: usize) -> 
             let more = "X-Robots-Tag: noindex\r\nReferrer-Policy: no-referrer\r\n";
             Asked::Answer(page(method, more, "text/html; charset=utf-8", JOIN_PAGE))
         }
-        _ => Asked::Answer(answer("404 Not Found", "", TEXT, "")),
+        _ => {
+            let authorization = request
+                .headers
+                .iter()
+                .find(|header| header.name.eq_ignore_ascii_case("authorization"));
+            let further = public.and_then(|pages| pages.page(path, authorization.map(|header| header.value)));
+            Asked::Answer(match further {
+                Some(Page {
+                    status,
+                    content_type,
+                    body,
+                }) => page_with(status, method, "Cache-Control: no-store\r\n", content_type, &body),
+                None => answer("404 Not Found", "", TEXT, ""),
+            })
+        }
     }
 }
 
@@ -169,10 +189,14 @@ pub(crate) fn stopping() -> Bytes {
 const TEXT: &str = "text/plain; charset=utf-8";
 
 fn page(method: &str, more: &str, kind: &str, body: &str) -> Bytes {
+    page_with("200 OK", method, more, kind, body)
+}
+
+fn page_with(status: &str, method: &str, more: &str, kind: &str, body: &str) -> Bytes {
     match method {
-        "GET" => answer("200 OK", more, kind, body),
+        "GET" => answer(status, more, kind, body),
         "HEAD" => {
-            let whole = answer("200 OK", more, kind, body);
+            let whole = answer(status, more, kind, body);
             whole.slice(..whole.len() - body.len())
         }
         _ => answer("405 Method Not Allowed", "Allow: GET, HEAD\r\n", TEXT, ""),
@@ -196,7 +220,7 @@ mod tests {
         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
 
     fn asked(head: &str, hops: usize) -> Asked {
-        ask(head.as_bytes(), PEER.parse().unwrap(), hops)
+        ask(head.as_bytes(), PEER.parse().unwrap(), hops, None)
     }
 
     fn status(head: &str, hops: usize) -> String {
@@ -291,6 +315,41 @@ mod tests {
             asked("GET /join/bb/c?d HTTP/1.1\r\n\r\n", 0)
         );
         assert!(body("GET /join/aa HTTP/1.1\r\n\r\n").contains("weald://join/"));
+    }
+
+    /// One page, for one bearer.
+    struct OnePage;
+
+    impl PublicPages for OnePage {
+        fn page(&self, path: &str, authorization: Option<&[u8]>) -> Option<Page> {
+            let (status, body) = match authorization {
+                Some(b"Bearer right") => ("200 OK", "the page"),
+                _ => ("401 Unauthorized", "who are you\n"),
+            };
+            (path == "/one").then(|| Page {
+                status,
+                content_type: TEXT,
+                body: body.to_owned(),
+            })
+        }
+    }
+
+    #[test]
+    fn further_pages_are_asked_for_what_is_not_ours() {
+        let asked = |line: &str, bearer: &str| {
+            let head = format!("{line} HTTP/1.1\r\nauthorization: Bearer {bearer}\r\n\r\n");
+            match ask(head.as_bytes(), PEER.parse().unwrap(), 0, Some(&OnePage)) {
+                Asked::Answer(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(asked("GET /one?x=y", "right").ends_with("\r\n\r\nthe page"));
+        let head = asked("HEAD /one", "right");
+        assert!(head.contains("Content-Length: 8\r\n") && head.ends_with("\r\n\r\n"));
+        assert!(asked("GET /one", "wrong").starts_with("HTTP/1.1 401 "));
+        assert!(asked("POST /one", "right").starts_with("HTTP/1.1 405 "));
+        assert!(asked("GET /two", "right").starts_with("HTTP/1.1 404 "));
+        assert!(asked("GET /healthz", "wrong").ends_with("ok\n"));
     }
 
     #[test]

@@ -225,7 +225,7 @@ impl<D: Driver> Turn<D> {
         let asked = if plausible && head.len() < http::HEAD_BYTES_MAX && !http::may_be_complete(&head, seen) {
             Asked::Partial
         } else {
-            http::ask(&head, peer, self.trusted_proxy_hops)
+            http::ask(&head, peer, self.trusted_proxy_hops, self.public.as_deref())
         };
         let metrics = &self.world.metrics;
         let answer = match asked {

@@ -10,6 +10,7 @@
 //! | `conn`, `slab`, `parcel` | one connection, a shard's table of them, one on its way to another shard |
 //! | `driver`, `epoll` | what the loop needs of the system, and epoll for it |
 //! | `http`, `ws`, `tls` | the request before the WebSocket, its frames, and TLS below, all without I/O |
+//! | `pages` | what the binary adds to the pages of `http` |
 //! | `listen`, `admission` | binding and accepting; how many connections there may be |
 //! | `mailbox`, `offload`, `stop` | how other threads reach a shard, what is computed elsewhere, stopping |
 //! | `clock`, `timers`, `chunk`, `metrics` | time, deadlines, the read buffer, what is counted |
@@ -35,6 +36,7 @@ mod listen;
 mod mailbox;
 mod metrics;
 mod offload;
+mod pages;
 mod parcel;
 mod relay;
 mod slab;
@@ -58,4 +60,5 @@ pub(crate) use drover_engine::Shard;
 
 pub use config::{BindError, RelayConfig, TURN_US_MAX, TlsError, TlsSource, WakeSink};
 pub use metrics::{CLOSE_REASON_LABELS, Snapshot};
+pub use pages::{Page, PublicPages};
 pub use relay::{Bound, Relay};

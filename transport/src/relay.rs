@@ -204,6 +204,7 @@ impl Bound {
                     stop: stop.clone(),
                     certificates,
                     trusted_proxy_hops: config.trusted_proxy_hops,
+                    public: config.public,
                     turn_max: Duration::from_micros(config.turn_us_max),
                 };
                 let failure = Failing(Some(stop));

@@ -32,6 +32,7 @@ impl Served {
             tls: TlsSource::Off,
             max_connections: None,
             trusted_proxy_hops: 0,
+            public: None,
             engine: Arc::new(Config {
                 handshake_timeout_ms: 1_000,
                 ..Config::default()

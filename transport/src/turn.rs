@@ -8,6 +8,7 @@ use crate::conn::{Conn, Phase};
 use crate::driver::{Driver, Ready};
 use crate::listen::{self, Spare};
 use crate::mailbox::{Letter, Mailbox};
+use crate::pages::PublicPages;
 use crate::parcel::Parcel;
 use crate::stop::Stop;
 use crate::timers::Deadline;
@@ -33,6 +34,7 @@ pub(crate) struct Turn<D: Driver> {
     pub(crate) stop: Arc<Stop>,
     pub(crate) certificates: Option<Arc<Certificates>>,
     pub(crate) trusted_proxy_hops: usize,
+    pub(crate) public: Option<Arc<dyn PublicPages>>,
     /// Sockets are read into this.
     pub(crate) chunk: Chunk,
     /// Records are decrypted into this.
@@ -59,6 +61,7 @@ pub(crate) struct Parts {
     pub(crate) stop: Arc<Stop>,
     pub(crate) certificates: Option<Arc<Certificates>>,
     pub(crate) trusted_proxy_hops: usize,
+    pub(crate) public: Option<Arc<dyn PublicPages>>,
     pub(crate) turn_max: Duration,
 }
 
@@ -71,6 +74,7 @@ impl<D: Driver> Turn<D> {
             stop: parts.stop,
             certificates: parts.certificates,
             trusted_proxy_hops: parts.trusted_proxy_hops,
+            public: parts.public,
             chunk: Chunk::default(),
             plain: Chunk::default(),
             unread: Vec::new(),

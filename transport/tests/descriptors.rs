@@ -33,6 +33,7 @@ fn without_descriptors_connections_are_turned_away_and_nothing_spins() {
         tls: TlsSource::Off,
         max_connections: None,
         trusted_proxy_hops: 0,
+        public: None,
         engine: Arc::new(Config::default()),
         directory: Arc::new(Directory::default()),
         wakes: None,

@@ -70,6 +70,8 @@ fn measure(tls: bool) {
         },
         max_connections: None,
         trusted_proxy_hops: 0,
+        public: None,
+        wakes: None,
         engine: Arc::new(Config {
             handshake_timeout_ms: 600_000,
             ..Config::default()

@@ -65,6 +65,7 @@ fn serve(shards: usize, tls: bool, change: impl FnOnce(&mut Config)) -> Served {
         },
         max_connections: Some(256),
         trusted_proxy_hops: 0,
+        public: None,
         engine: Arc::new(engine),
         directory: Arc::new(Directory::open(&store).unwrap()),
         wakes: None,

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 /// Connections of the reference setting.
-const CONNECTIONS: usize = 4000;
+const CONNECTIONS: usize = 9000;
 /// The allocator and the kernel get this long to settle.
 const SETTLE: Duration = Duration::from_secs(1);
 

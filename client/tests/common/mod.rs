@@ -2,6 +2,7 @@
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 pub mod model;
+pub mod services;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -37,6 +38,7 @@ enum ToPeer {
 
 pub struct State {
     pub model: Model,
+    pub services: services::Services,
     peers: HashMap<u64, mpsc::UnboundedSender<ToPeer>>,
     next_peer: u64,
     /// What CONNECT_ACK says, legal or not.
@@ -67,6 +69,7 @@ impl FakeRelay {
             .unwrap();
         let state = Arc::new(Mutex::new(State {
             model: Model::default(),
+            services: services::Services::default(),
             peers: HashMap::new(),
             next_peer: 1,
             advertise_version: 4,
@@ -269,7 +272,10 @@ impl Handshake {
                 (vec![(peer, out)], false)
             }
             Frame::Bye { .. } => (vec![], true),
-            _ if self.ready => (state.model.frame(peer, message), false),
+            frame if self.ready => match state.services.answer(&frame) {
+                Some(answer) => (vec![(peer, answer)], false),
+                None => (state.model.frame(peer, message), false),
+            },
             _ => (vec![], true),
         }
     }

@@ -475,7 +475,7 @@ impl Shard {
         doomed.gone += part.entries;
         if doomed.gone < doomed.entries.len() {
             if self.draining {
-                self.abandon_drops(fx);
+                self.part_failed(part.group, fx);
             }
             return;
         }
@@ -514,7 +514,7 @@ impl Shard {
         }
     }
 
-    /// The process ends: runs whose next part was not handed to the store end before it.
+    /// The process ends: a run ends with the part it has under way, or at once.
     pub(super) fn abandon_drops<E: Effects>(&mut self, fx: &mut E) {
         for group in std::mem::take(&mut self.drops.queue) {
             let is_under_way = |run: &Run| matches!(&run.stage, Stage::Deleting(d) if d.gone < d.taken);

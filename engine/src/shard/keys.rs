@@ -138,6 +138,10 @@ impl Shard {
         if publish && self.config.read_only {
             return Err(Code::ServiceReadOnly.into());
         }
+        if self.has_lapsed(conn) {
+            self.evict(conn, fx); // 05 D11: a fetch takes packages off a shelf, too
+            return Ok(());
+        }
         if let Keys::Fetch { count, .. } = keys
             && !(1..=KEYS_FETCH_MAX).contains(count)
         {
@@ -240,11 +244,12 @@ impl Shard {
             KeysOp::Fetch { origin, shelf, count } => {
                 let record = realm.shelves.get(&shelf).cloned().unwrap_or_default();
                 let (mut taken, mut kept) = (Vec::new(), Vec::new());
-                for entry in record.entries.iter().filter(|e| wall_ms < e.expires_ms) {
-                    if taken.len() < count {
-                        taken.push(*entry)
+                for entry in record.entries {
+                    // Expired ones stay listed until the sweep deletes them.
+                    if taken.len() < count && wall_ms < entry.expires_ms {
+                        taken.push(entry)
                     } else {
-                        kept.push(*entry)
+                        kept.push(entry)
                     }
                 }
                 if taken.is_empty() {
@@ -265,16 +270,25 @@ impl Shard {
                     fx,
                 );
             }
-            KeysOp::Restore(Taken { shelf, entries, .. }) => {
+            KeysOp::Restore(mut taken) => {
+                let shelf = taken.shelf;
                 let mut record = realm.shelves.get(&shelf).cloned().unwrap_or_default();
                 // Whole seconds of life are left, or the package is gone (07 A3).
-                record.entries.extend(entries.into_iter().filter_map(|e| {
-                    let left_s = e.expires_ms.saturating_sub(wall_ms) / 1000;
-                    (left_s > 0).then_some(ShelfEntry {
-                        expires_ms: wall_ms + left_s * 1000,
-                        ..e
-                    })
-                }));
+                let left_s = |e: &ShelfEntry| e.expires_ms.saturating_sub(wall_ms) / 1000;
+                record.entries.extend(
+                    taken
+                        .entries
+                        .iter()
+                        .filter(|e| left_s(e) > 0)
+                        .map(|e| ShelfEntry {
+                            expires_ms: wall_ms + left_s(e) * 1000,
+                            ..*e
+                        }),
+                );
+                taken.entries.retain(|e| left_s(e) == 0);
+                if !taken.entries.is_empty() {
+                    self.forget_packages(&taken, fx);
+                }
                 self.commit_shelf(slot, KeysStep::Restored { shelf, record }, fx);
             }
         }
@@ -300,7 +314,6 @@ impl Shard {
         match step {
             KeysStep::Values { origin, shelf, ids } => {
                 let mut record = realm.shelves.get(&shelf).cloned().unwrap_or_default();
-                record.entries.retain(|e| wall_ms < e.expires_ms);
                 record.next_id = ids.last().map_or(record.next_id, |last| last + 1);
                 let expires_ms = wall_ms + KEY_PACKAGE_LIFE_MS;
                 record
@@ -445,10 +458,10 @@ impl Shard {
         self.enqueue(slot, Op::Keys(KeysOp::Restore(taken)), fx);
     }
 
-    /// Nothing is done about packages that could not be deleted: their ids are on no shelf.
+    /// Nothing is done about records that could not be deleted, key packages or others: nothing names them any more.
     pub(super) fn packages_forgotten(&mut self, result: Result<Outcome, StoreError>) {
         if result.is_err() {
-            tracing::warn!("served key packages could not be deleted from the store");
+            tracing::warn!("records that nobody needs any more could not be deleted from the store");
         }
     }
 }

@@ -23,7 +23,7 @@ mod wake;
 mod wrap;
 
 pub use crate::session::Session;
-pub use control::operator::{MintOutcome, Operator, RealmReport, Reply};
+pub use control::operator::{MintOutcome, Operator, Reply};
 pub(crate) use keys::Taken;
 
 use crate::collector::Collected;
@@ -32,6 +32,7 @@ use crate::directory::Directory;
 use crate::effects::{CloseHow, CloseReason, Effects, StoreRequest};
 use crate::event::{ConnId, Event, Flow, Now, StoreAnswer, Ticket};
 use crate::group::{Group, Loaded};
+use crate::inspect::TransparencyLog;
 use crate::limits::{ANSWERS_WAITING_MAX, PROBE_MS, PROVISIONAL_CHECK_MS, STALL_MS};
 use crate::message;
 use crate::metrics::Metrics;
@@ -203,6 +204,8 @@ enum Pending {
     Index { group: u32, kind: StreamKind },
     /// A realm's records.
     Load { realm: u32 },
+    /// A realm's records, for its transparency log.
+    Log { reply: Reply<Option<TransparencyLog>> },
     /// A realm's byte count.
     Usage { realm: u32 },
     /// A page of a connection's replay.
@@ -841,6 +844,7 @@ impl Shard {
             (Some(Pending::Load { realm }), StoreAnswer::Load(result)) => {
                 self.realm_read(realm, result.map(|r| (Some(r), None)), fx);
             }
+            (Some(Pending::Log { reply }), StoreAnswer::Load(result)) => Self::log_read(reply, &result),
             (Some(Pending::Usage { realm }), StoreAnswer::Usage(result)) => {
                 self.realm_read(realm, result.map(|u| (None, Some(u))), fx);
             }
@@ -1007,6 +1011,10 @@ impl Shard {
         let is_there = match loaded {
             Ok(realm) => {
                 self.metrics.log_bytes.add(realm.log_bytes);
+                // A creation with an unknown outcome may have claimed its token.
+                for token in realm.invites.keys() {
+                    self.directory.claimed_token(*token, &realm.id);
+                }
                 place.state = RealmState::Ready(Box::new(realm));
                 self.note_founders(slot);
                 true

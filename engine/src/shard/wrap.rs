@@ -52,6 +52,10 @@ impl Shard {
         if self.config.read_only {
             return Err(Code::ServiceReadOnly.into());
         }
+        if self.has_lapsed(conn) {
+            self.evict(conn, fx); // 05 D11
+            return Ok(());
+        }
         self.charge_frame(conn, |b| &mut b.wrap, WRAP_PER_MINUTE)?;
         if self.waits_its_turn(conn, message) {
             return Ok(());

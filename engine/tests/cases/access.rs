@@ -171,8 +171,9 @@ fn only_the_seats_device_founds() {
     w.advance(299_000);
     w.ask(c, access(&[]));
     w.advance(2_000);
-    // The seat has lapsed, and with it the socket (05 D11).
-    assert_eq!(w.ask(c, access(&good.encode())), []);
+    // The seat has lapsed: the founder is told so, and its socket ends within the minute (05 D11).
+    assert_eq!(w.publish(c, &good), refused(DENIED));
+    w.advance(60_000);
     assert_eq!(w.closed(c), Some((CloseHow::Evict, CloseReason::Evicted)));
     assert!(w.report(&minted.realm).unwrap().unredeemed.is_some());
     // The seat is free again; a founder whose reservation is live still can.

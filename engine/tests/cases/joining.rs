@@ -1,6 +1,8 @@
 //! JOIN and the bootstrap invite: seats, codes, budgets, genesis (06 §4 to §13).
 
 use crate::world::*;
+use drover_engine::bootstrap::Handoff;
+use drover_engine::inspect::TransparencyLog;
 use drover_wire::error::Code;
 use drover_wire::invite::Record;
 use drover_wire::join::{Request, Response};
@@ -486,6 +488,68 @@ fn failed_genesis_leaves_the_seat() {
         w.auth(c, &founder, &[group(1)]);
         assert_eq!(w.publish(c, &set), Got::Access(set.digest().0.to_vec()));
     }
+}
+
+/// W06.22, W13.50: the sealed handoff is stored with the mint and never replaced, is known again after a restart, and is
+/// deleted by genesis: not by one that fails.
+#[test]
+fn sealed_handoff_lives_from_mint_to_genesis() {
+    let sealed = |text: &str| Handoff {
+        blob: text.into(),
+        sealed_code: "code".into(),
+        fingerprint: text.repeat(2),
+        expires_ms: EPOCH_MS + 86_400_000,
+        recipient: [3; 32],
+    };
+    let mut w = World::new();
+    w.store.fail_next(Kind::Commit, Fault::NotCommitted);
+    assert!(w.mint_with("ws:one", true, Some(sealed("lost"))).is_none());
+    let realm = drover_storage::RealmId("ws:one".into());
+    assert_eq!(
+        (w.directory.handoff(&realm), w.directory.first()),
+        (None, None),
+        "minted and sealed together, or neither"
+    );
+    let m = w.mint_with("ws:one", true, Some(sealed("blob"))).unwrap();
+    assert!(w.mint_with("ws:one", true, Some(sealed("again"))).is_none());
+    let handoff = |w: &World| w.directory.handoff(&m.realm).map(|handoff| handoff.blob.clone());
+    assert_eq!(handoff(&w).as_deref(), Some("blob"));
+    w.restart();
+    w.directory.read_handoffs(&*w.store).unwrap();
+    assert_eq!(w.directory.first(), Some(m.realm.clone()));
+    let by_key = |w: &World, key: &str| w.directory.handoff_of(key).is_some();
+    assert!(by_key(&w, "blobblob") && !by_key(&w, "againagain"));
+
+    let (c, founder) = (w.open(), Device::new(1));
+    w.reserve(c, &m, &m.code, [1; 16], &founder);
+    w.auth(c, &founder, &[]);
+    let salt = w.state(c).salt;
+    let set = Draft::genesis(&salt, &[&founder], &[&Device::new(2)], &[]).by(&founder);
+    w.store.fail_next(Kind::Commit, Fault::NotCommitted);
+    w.ask(c, access(&set.encode()));
+    assert_eq!(handoff(&w).as_deref(), Some("blob"));
+    assert_eq!(w.publish(c, &set), Got::Access(set.digest().0.to_vec()));
+    assert_eq!(handoff(&w), None);
+    assert!(!w.records(&m.realm).iter().any(|(key, _)| key == b"handoff"));
+    w.restart();
+    w.directory.read_handoffs(&*w.store).unwrap();
+    assert_eq!(handoff(&w), None);
+}
+
+/// 09 §10: the operator reads the log with its chain verified, of a founded workspace and of one that nobody founded;
+/// a store that does not answer is no empty log.
+#[test]
+fn transparency_log_is_read_on_demand() {
+    let (mut w, m) = minted();
+    assert_eq!(w.log(&m.realm), Some(TransparencyLog::default()));
+    let ws = w.found("ws:two", &[], &[]);
+    let log = w.log(&ws.minted.realm).unwrap();
+    assert_eq!((log.entries.len(), log.broken_at), (1, None));
+    assert_eq!((log.entries[0].seq, &*log.entries[0].kind), (0, "genesis"));
+    w.store.fail_next(Kind::Load, Fault::NotCommitted);
+    assert_eq!(w.log(&ws.minted.realm), None);
+    w.restart();
+    assert_eq!(w.log(&ws.minted.realm), Some(log));
 }
 
 /// W06.19: the 21st JOIN of a minute is refused with 20, whatever the frames were, on a socket that stays up. W04.4

@@ -2,8 +2,9 @@
 
 use super::{C, EPOCH_MS, World};
 use bytes::Bytes;
-use drover_engine::bootstrap;
-use drover_engine::shard::{MintOutcome, Operator, RealmReport, ShardMessage};
+use drover_engine::bootstrap::{self, Handoff};
+use drover_engine::inspect::{RealmReport, TransparencyLog};
+use drover_engine::shard::{MintOutcome, Operator, ShardMessage};
 use drover_storage::RealmId;
 use drover_wire::access::{AccessSet, AccessState, sign};
 use drover_wire::envelope::Envelope;
@@ -84,6 +85,14 @@ pub enum Got {
     Capability(bool),
     Registered(u64),
     Cleared,
+    Invite(Vec<u8>),
+    Wrap(Vec<u8>),
+    /// KEYS published: the depth of the shelf.
+    Published(u32),
+    /// KEYS bundles.
+    Bundles(Vec<Vec<u8>>),
+    /// KEYS none.
+    NoBundles,
     Other(u8),
 }
 
@@ -149,6 +158,13 @@ impl Got {
             Frame::Wake(Wake::Capability { enabled, .. }) => Got::Capability(enabled),
             Frame::Wake(Wake::Registered { expires_at_ms }) => Got::Registered(expires_at_ms),
             Frame::Wake(Wake::Cleared) => Got::Cleared,
+            Frame::Invite { body } => Got::Invite(body.to_vec()),
+            Frame::Wrap { body } => Got::Wrap(body.to_vec()),
+            Frame::Keys(Keys::Published { remaining }) => Got::Published(remaining),
+            Frame::Keys(Keys::Bundles { packages }) => {
+                Got::Bundles(packages.iter().map(<[u8]>::to_vec).collect())
+            }
+            Frame::Keys(Keys::None) => Got::NoBundles,
             other => Got::Other(other.tag()),
         }
     }
@@ -462,8 +478,16 @@ impl World {
 
     /// Mints; `None` if the workspace existed or the store failed.
     pub fn try_mint(&mut self, name: &str, first: bool) -> Option<Minted> {
+        self.mint_with(name, first, None)
+    }
+
+    /// The same with the invite stored sealed.
+    pub fn mint_with(&mut self, name: &str, first: bool, handoff: Option<Handoff>) -> Option<Minted> {
         let realm = RealmId(name.into());
-        let minted = bootstrap::mint(&realm, self.now.wall_ms, first).expect("a mint");
+        let mut minted = bootstrap::mint(&realm, self.now.wall_ms, first).expect("a mint");
+        if let Some(handoff) = handoff {
+            minted = minted.with_handoff(handoff);
+        }
         let outcome = Arc::new(Mutex::new(None));
         let told = outcome.clone();
         let operator = Operator::Mint {
@@ -494,6 +518,19 @@ impl World {
         self.pump();
         let report = report.lock().unwrap().take();
         report.expect("a report is always answered")
+    }
+
+    pub fn log(&mut self, realm: &RealmId) -> Option<TransparencyLog> {
+        let log = Arc::new(Mutex::new(None));
+        let told = log.clone();
+        let operator = Operator::Log {
+            reply: Box::new(move |l| *told.lock().unwrap() = Some(l)),
+        };
+        let (shard, message) = ShardMessage::operator(realm.clone(), operator, self.config.shards);
+        self.post(shard, message);
+        self.pump();
+        let log = log.lock().unwrap().take();
+        log.expect("a log is always answered")
     }
 
     // ---- joining

@@ -4,10 +4,12 @@
 
 mod chain;
 mod conn;
+mod control;
 mod drive;
 mod store;
 
 pub use chain::*;
+pub use control::*;
 pub use drive::*;
 pub use store::{Fault, Kind, Store};
 

@@ -44,6 +44,11 @@ struct Plan {
     down: HashMap<Kind, Fault>,
     calls: HashMap<Kind, usize>,
     hidden: HashSet<u64>,
+    /// What the write after this many more does.
+    nth_write: Option<(usize, Fault)>,
+    /// After the write that failed nothing is done any more: the process is as good as dead.
+    dies: bool,
+    dead: bool,
     /// Realms of the commits and claims, and streams of the indexes read: what a test may ask about.
     appended_records: usize,
 }
@@ -80,7 +85,21 @@ impl Store {
     }
 
     pub fn up(&self) {
-        self.plan().down.clear();
+        let mut plan = self.plan();
+        plan.down.clear();
+        (plan.nth_write, plan.dies, plan.dead) = (None, false, false);
+    }
+
+    /// The write after `skip` others fails like this; with `dies`, so does every request after it, as if the process
+    /// ended there. [`Store::up`] takes it back.
+    pub fn fail_write(&self, skip: usize, fault: Fault, dies: bool) {
+        let mut plan = self.plan();
+        (plan.nth_write, plan.dies) = (Some((skip, fault)), dies);
+    }
+
+    /// Whether the write of [`Store::fail_write`] has come.
+    pub fn has_failed(&self) -> bool {
+        self.plan().nth_write.is_none()
     }
 
     /// Records with these numbers are left out of what is read by number: compacted away since.
@@ -100,6 +119,19 @@ impl Store {
     fn fault(&self, kind: Kind) -> Option<Fault> {
         let mut plan = self.plan();
         *plan.calls.entry(kind).or_default() += 1;
+        if plan.dead {
+            return Some(Fault::UnknownLost);
+        }
+        if matches!(kind, Kind::Commit | Kind::Claim | Kind::Append) {
+            match plan.nth_write {
+                Some((0, fault)) => {
+                    (plan.nth_write, plan.dead) = (None, plan.dies);
+                    return Some(fault);
+                }
+                Some((skip, fault)) => plan.nth_write = Some((skip - 1, fault)),
+                None => {}
+            }
+        }
         let next = plan.next.get_mut(&kind).and_then(VecDeque::pop_front);
         next.or_else(|| plan.down.get(&kind).copied())
     }

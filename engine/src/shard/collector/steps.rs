@@ -6,7 +6,6 @@ use crate::collector::Collected;
 use crate::limits::{SWEPT_BYTES_PER_COMMIT, SWEPT_PER_COMMIT};
 use crate::realm::Realm;
 use crate::records::{self, Invite, InviteState, Seat, Shelf, WrapSlot};
-use crate::shard::control::is_live_attempt;
 use crate::shard::keys::{package_key, packages_partition, shelf_write, split_package_key};
 use crate::shard::wake::handle_key;
 use crate::shard::wrap::wraps_partition;
@@ -22,6 +21,7 @@ use std::collections::VecDeque;
 pub(super) enum Change {
     Nothing,
     Wakes(Vec<EntryHash>),
+    Handoff,
     Shelves {
         shelves: Vec<(Hash, Shelf)>,
         /// What was taken off them.
@@ -74,6 +74,7 @@ pub(super) fn whole_partition(step: Sweep, realm: &RealmId) -> Option<RealmId> {
 pub(super) fn in_memory(realm: &Realm, step: Sweep, wall_ms: u64) -> Option<Found> {
     match step {
         Sweep::Wakes => wakes(realm, wall_ms),
+        Sweep::Handoff => handoff(realm, wall_ms),
         Sweep::Packages => packages(realm, wall_ms),
         Sweep::Seats => seats(realm, wall_ms),
         Sweep::Invites => invites(realm, wall_ms),
@@ -104,6 +105,17 @@ fn wakes(realm: &Realm, wall_ms: u64) -> Option<Found> {
         .map(|(_, handle)| (handle_key(handle), None))
         .collect();
     Some(found)
+}
+
+/// The sealed bootstrap invite is not served any more (06 §10).
+fn handoff(realm: &Realm, wall_ms: u64) -> Option<Found> {
+    realm.handoff.as_ref().filter(|h| h.expires_ms <= wall_ms)?;
+    let counts = Collected {
+        handoffs_dropped: 1,
+        ..Collected::default()
+    };
+    let writes = vec![records::remove(records::HANDOFF.to_vec())];
+    Some(Found::new(writes, Change::Handoff, counts))
 }
 
 fn packages(realm: &Realm, wall_ms: u64) -> Option<Found> {
@@ -262,7 +274,7 @@ fn attempts(realm: &Realm, wall_ms: u64) -> Option<Found> {
     let idle: Vec<(Token, [u8; 32])> = realm
         .attempts
         .iter()
-        .filter(|(_, attempt)| !is_live_attempt(attempt, wall_ms))
+        .filter(|(_, attempt)| !attempt.is_live(wall_ms))
         .map(|(key, _)| *key)
         .take(SWEPT_PER_COMMIT)
         .collect();

@@ -188,7 +188,7 @@ impl Shard {
         let swept: Vec<[u8; 32]> = realm
             .attempts
             .iter()
-            .filter(|((token, _), a)| *token == reserve.token && !is_live_attempt(a, wall_ms))
+            .filter(|((token, _), a)| *token == reserve.token && !a.is_live(wall_ms))
             .map(|((_, source), _)| *source)
             .collect();
         let mut attempt = if swept.contains(&reserve.source) || own.failures == 0 {
@@ -383,16 +383,12 @@ fn reserve(
     })
 }
 
-pub(in crate::shard) fn is_live_attempt(attempt: &Attempt, wall_ms: u64) -> bool {
-    attempt.cooldown_until_ms > wall_ms || attempt.window_started_ms + CODE_COOLDOWN_MS > wall_ms
-}
-
 /// Failures on a token over all sources, one perhaps excepted.
 fn tries(realm: &Realm, token: &Token, except: Option<&[u8; 32]>, wall_ms: u64) -> u32 {
     realm
         .attempts
         .iter()
-        .filter(|((t, source), a)| t == token && Some(source) != except && is_live_attempt(a, wall_ms))
+        .filter(|((t, source), a)| t == token && Some(source) != except && a.is_live(wall_ms))
         .map(|(_, a)| a.failures)
         .sum()
 }
@@ -428,7 +424,7 @@ fn seat(realm: &Realm, reserve: Reserve, wall_ms: u64) -> Seated {
     }
     if let Some(seat) = realm.seats.get(&(reserve.token, reserve.nonce)) {
         // 7: idempotent per nonce; a nonce of another device, or one whose seat is gone, is no answer (D8).
-        let again = seat.is_running(wall_ms) && seat.device_hash == reserve.device_hash.0;
+        let again = seat.is_reserved(wall_ms) && seat.device_hash == reserve.device_hash.0;
         let expires = seat.expires_ms;
         let mut seated = refused(reserve);
         if again {

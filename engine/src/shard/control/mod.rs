@@ -11,7 +11,6 @@ mod seats;
 pub(crate) use bundles::BundleRead;
 pub(crate) use invites::Recreated;
 pub(crate) use join::CodeTry;
-pub(super) use join::is_live_attempt;
 
 use super::collector::{Sweep, Swept};
 use super::keys::{KeysOp, KeysStep};
@@ -452,13 +451,14 @@ impl Shard {
         }
     }
 
-    /// Keeps the directory's knowledge of who is founding this workspace current.
+    /// Keeps the directory's knowledge of who is founding this workspace current, and of the invite they need for it.
     pub(super) fn note_founders(&mut self, slot: u32) {
         let (wall_ms, directory) = (self.now.wall_ms, self.directory.clone());
         if let RealmState::Ready(realm) = &self.realms[slot as usize].state {
             let founders = (realm.chain.head.is_none() && realm.is_unspent())
                 .then(|| (realm.salt, realm.founders(wall_ms).collect()));
             directory.set_founders(&realm.id, founders);
+            directory.set_handoff(&realm.id, realm.handoff.clone());
         }
     }
 }

@@ -2,12 +2,14 @@
 //! second bootstrap invite.
 
 use super::{Shard, Step};
-use crate::bootstrap::{Banner, Minted, genesis_fingerprint};
+use crate::bootstrap::{Banner, Handoff, Minted};
 use crate::effects::{Effects, StoreRequest};
+use crate::inspect::{RealmReport, TransparencyLog};
 use crate::shard::{Pending, Waiter};
+use bytes::Bytes;
 use drover_storage::control::Outcome;
 use drover_storage::{RealmId, StoreError};
-use drover_wire::id::{GroupId, Hash, Token};
+use std::sync::Arc;
 
 /// Where an answer for the operator goes; called once, on the shard's thread.
 pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
@@ -26,6 +28,11 @@ pub enum Operator {
         /// `None` if its state can't be read.
         reply: Reply<Option<RealmReport>>,
     },
+    /// Read the transparency log. It is not kept in memory.
+    Log {
+        /// `None` if it can't be read.
+        reply: Reply<Option<TransparencyLog>>,
+    },
 }
 
 /// What became of a mint.
@@ -38,26 +45,10 @@ pub enum MintOutcome {
     Failed,
 }
 
-/// Counts of one workspace.
-#[derive(Clone, Debug)]
-pub struct RealmReport {
-    /// Which.
-    pub realm: RealmId,
-    /// Entries of the newest access set; `None` before genesis.
-    pub entries: Option<usize>,
-    /// Group rows.
-    pub groups: usize,
-    /// Ciphertext and handshake bytes held.
-    pub log_bytes: u64,
-    /// Groups frozen by a retention conflict, ascending (`/readyz` shows them).
-    pub frozen: Vec<GroupId>,
-    /// The bootstrap invite's token and the genesis fingerprint, while it is unredeemed.
-    pub unredeemed: Option<(Token, Hash)>,
-}
-
 /// A mint on its way to the store.
 pub(crate) struct Minting {
-    token: Token,
+    first: bool,
+    handoff: Option<Arc<Handoff>>,
     banner: Banner,
     reply: Reply<MintOutcome>,
 }
@@ -70,10 +61,25 @@ impl Shard {
             }
             Operator::Mint { minted, reply } => {
                 let slot = self.unloaded_slot(realm);
-                let Minted { batch, token, banner } = *minted;
-                let step = Step::Mint(Minting { token, banner, reply });
+                let Minted {
+                    batch,
+                    first,
+                    handoff,
+                    banner,
+                    ..
+                } = *minted;
+                let step = Step::Mint(Minting {
+                    first,
+                    handoff,
+                    banner,
+                    reply,
+                });
                 let ticket = self.ticket(Pending::Control { realm: slot, step });
                 fx.store(ticket, StoreRequest::Commit(realm.clone(), batch));
+            }
+            Operator::Log { reply } => {
+                let ticket = self.ticket(Pending::Log { reply });
+                fx.store(ticket, StoreRequest::Load(realm.clone()));
             }
             report @ Operator::Report { .. } => self.when_loaded(realm, Waiter::Operator(report), fx),
         }
@@ -97,12 +103,18 @@ impl Shard {
         result: Result<Outcome, StoreError>,
         fx: &mut E,
     ) {
-        let Minting { token, banner, reply } = minting;
+        let Minting {
+            first,
+            handoff,
+            banner,
+            reply,
+        } = minting;
         let id = self.realms[slot as usize].id.clone();
         match result {
             Ok(Outcome::Applied) => {
-                self.directory.claimed_realm(&id);
-                self.directory.claimed_token(token, &id);
+                self.directory.claimed_realm(&id, first);
+                self.directory.claimed_token(banner.token, &id);
+                self.directory.set_handoff(&id, handoff);
                 self.realm_slot(&id, fx);
                 reply(MintOutcome::Minted(banner));
             }
@@ -122,28 +134,24 @@ impl Shard {
         match operator {
             Operator::Report { reply } => {
                 let groups = self.directory.group_count(&self.realms[slot as usize].id);
-                let report = self
-                    .realm_mut(slot)
-                    .filter(|_| is_there)
-                    .map(|realm| RealmReport {
-                        realm: realm.id.clone(),
-                        entries: realm.chain.head.as_ref().map(|h| h.entries.len()),
-                        groups,
-                        log_bytes: realm.log_bytes,
-                        frozen: {
-                            let mut frozen: Vec<GroupId> = realm.frozen().copied().collect();
-                            frozen.sort_unstable();
-                            frozen
-                        },
-                        unredeemed: realm
-                            .genesis
-                            .as_ref()
-                            .filter(|g| g.redeemed_ms.is_none())
-                            .map(|g| (Token(g.token), genesis_fingerprint(&g.public_key))),
-                    });
-                reply(report);
+                let realm = self.realm_mut(slot).filter(|_| is_there);
+                reply(realm.map(|realm| RealmReport::of(realm, groups)));
             }
             Operator::Mint { reply, .. } => reply(MintOutcome::Existed),
+            Operator::Log { reply } => reply(None),
         }
+    }
+
+    /// A realm's records were read for its log.
+    pub(in crate::shard) fn log_read(
+        reply: Reply<Option<TransparencyLog>>,
+        result: &Result<Vec<(Vec<u8>, Bytes)>, StoreError>,
+    ) {
+        reply(
+            result
+                .as_ref()
+                .ok()
+                .and_then(|stored| TransparencyLog::of(stored).ok()),
+        );
     }
 }

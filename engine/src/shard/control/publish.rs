@@ -94,8 +94,9 @@ impl Shard {
         if !body.is_empty() && self.config.read_only {
             return Err(Code::ServiceReadOnly.into());
         }
-        if !body.is_empty() && self.has_lapsed(conn) {
-            self.evict(conn, fx); // 05 D11
+        // A founder whose reservation lapsed is told so by the judge (D4); a guest's socket ends (D11).
+        if !body.is_empty() && self.is_founded(conn) && self.has_lapsed(conn) {
+            self.evict(conn, fx);
             return Ok(());
         }
         self.charge_frame(conn, |b| &mut b.access, ACCESS_PER_MINUTE)?;
@@ -118,6 +119,13 @@ impl Shard {
         };
         self.request(conn, &target, request, fx);
         Ok(())
+    }
+
+    fn is_founded(&mut self, conn: ConnId) -> bool {
+        let bound = self.session(conn).and_then(|s| s.realm);
+        bound
+            .and_then(|slot| self.realm_mut(slot))
+            .is_some_and(|realm| realm.chain.head.is_some())
     }
 
     /// The workspace a query or publication is about (05 §5.1, §6.3).
@@ -165,14 +173,11 @@ impl Shard {
     }
 
     pub(super) fn start_publication<E: Effects>(&mut self, slot: u32, publication: Publication, fx: &mut E) {
-        let wall_ms = self.now.wall_ms;
-        let Some(realm) = self.realm_mut(slot) else { return };
-        let seats: Vec<(EntryHash, u64)> = realm.founders(wall_ms).collect();
-        let gate = realm.is_unspent().then_some(GenesisGate { reservations: &seats });
-        let acceptance = match realm.chain.judge(&publication.set, &realm.salt, wall_ms, gate) {
+        let acceptance = match self.judge_publication(slot, &publication.set) {
             Ok(acceptance) => acceptance,
             Err(refusal) => return self.send_answer(publication.origin, Err(refusal), fx),
         };
+        let Some(realm) = self.realm_mut(slot) else { return };
         let genesis = realm.chain.head.is_none();
         let id = realm.id.clone();
         let claiming = if genesis {
@@ -211,7 +216,25 @@ impl Shard {
         for (group, owner) in judged.claiming.iter().zip(owners) {
             self.directory.claimed_group(*group, owner);
         }
-        self.commit_publication(slot, judged, fx);
+        // The seat may have lapsed meanwhile: what is committed is judged at the moment it is dated.
+        match self.judge_publication(slot, &judged.publication.set) {
+            Ok(acceptance) => {
+                let judged = Judged {
+                    acceptance,
+                    ..*judged
+                };
+                self.commit_publication(slot, Box::new(judged), fx);
+            }
+            Err(refusal) => self.send_answer(judged.publication.origin, Err(refusal), fx),
+        }
+    }
+
+    fn judge_publication(&mut self, slot: u32, set: &AccessSet) -> Result<Acceptance, Refusal> {
+        let wall_ms = self.now.wall_ms;
+        let realm = self.realm_mut(slot).ok_or(Code::Backpressure)?;
+        let seats: Vec<(EntryHash, u64)> = realm.founders(wall_ms).collect();
+        let gate = realm.is_unspent().then_some(GenesisGate { reservations: &seats });
+        realm.chain.judge(set, &realm.salt, wall_ms, gate)
     }
 
     fn commit_publication<E: Effects>(&mut self, slot: u32, judged: Box<Judged>, fx: &mut E) {
@@ -249,7 +272,8 @@ impl Shard {
         realm.wakes.stir();
         realm.chain.probations.extend(changes.probations);
         if let Some(rotation) = &acceptance.rotation {
-            realm.chain.rotations.remove(&rotation.spent);
+            // The lineage rests under both keys: a later set may list the spent one again (D15).
+            realm.chain.rotations.insert(rotation.spent, wall_ms);
             realm.chain.rotations.insert(rotation.successor, wall_ms);
         }
         if let Some((token, nonce)) = changes.seat {
@@ -262,6 +286,7 @@ impl Shard {
             if let Some(genesis) = &mut realm.genesis {
                 genesis.redeemed_ms = Some(wall_ms);
             }
+            realm.handoff = None;
         }
         for entry in changes.transparency {
             realm.transparency = (realm.transparency.0 + 1, Hash(entry.entry_hash));
@@ -449,9 +474,10 @@ fn batch(realm: &Realm, committing: &Committing) -> ControlBatch {
         writes.push(records::put(records::probation_key(device), &stored));
     }
     if let Some(rotation) = &acceptance.rotation {
-        writes.push(records::remove(records::rotation_key(&rotation.spent)));
         let at = Bytes::copy_from_slice(&wall_ms.to_be_bytes());
-        writes.push(records::put_raw(records::rotation_key(&rotation.successor), at));
+        for key in [&rotation.spent, &rotation.successor] {
+            writes.push(records::put_raw(records::rotation_key(key), at.clone()));
+        }
     }
     if let Some((token, nonce)) = changes.seat {
         writes.extend(consume(realm, &token, &nonce, wall_ms));
@@ -475,7 +501,7 @@ fn batch(realm: &Realm, committing: &Committing) -> ControlBatch {
     }
 }
 
-/// Genesis consumption (06 §13): the seat is used, the invite spent, the key redeemed.
+/// Genesis consumption (06 §13): the seat is used, the invite spent, the key redeemed, the sealed handoff deleted.
 fn consume(realm: &Realm, token: &Token, nonce: &Nonce, wall_ms: u64) -> Vec<Write> {
     let mut writes = Vec::new();
     if let Some(seat) = realm.seats.get(&(*token, *nonce)) {
@@ -501,6 +527,9 @@ fn consume(realm: &Realm, token: &Token, nonce: &Nonce, wall_ms: u64) -> Vec<Wri
             ..genesis.clone()
         };
         writes.push(records::put(records::GENESIS.to_vec(), &redeemed));
+    }
+    if realm.handoff.is_some() {
+        writes.push(records::remove(records::HANDOFF.to_vec()));
     }
     writes
 }

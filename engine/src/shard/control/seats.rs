@@ -258,6 +258,7 @@ impl Shard {
         if let Some(grant) = grant {
             realm.grants.insert(request.device_hash, grant);
         }
+        self.note_founders(slot); // it may be a founder's
         let answer = Ok(Answered::Join(
             Response::Parked {
                 expires_at_ms: seat.expires_ms,
