@@ -357,6 +357,54 @@ fn a_founders_lapsed_seat_comes_back() {
     assert!(w.try_mint("ws:one", true).is_none());
 }
 
+/// 06 §10: the sealed bootstrap invite goes with its day.
+#[test]
+fn an_expired_handoff_goes() {
+    let mut w = World::with(quiet());
+    let m = w.mint("ws:one");
+    // [link, code, fingerprint, expires, recipient]
+    let mut value = b"\x85\x61l\x61c\x61f\x1b".to_vec();
+    value.extend_from_slice(&(w.now.wall_ms + DAY_MS).to_be_bytes());
+    value.extend_from_slice(&[0x58, 0x20]);
+    value.extend_from_slice(&[9; 32]);
+    let batch = ControlBatch {
+        writes: vec![Write {
+            key: b"handoff".to_vec(),
+            value: Some(value.into()),
+        }],
+        ..ControlBatch::default()
+    };
+    w.commit_behind(&m.realm, batch);
+    w.restart();
+    assert!(w.directory.handoff(&m.realm).is_some());
+    later(&mut w, DAY_MS - 1);
+    assert_eq!(pass(&mut w, false), NOTHING);
+    later(&mut w, 1);
+    let got = pass(&mut w, false);
+    assert_eq!((got.handoffs_dropped, got.invites_expired), (1, 1));
+    assert!(w.directory.handoff(&m.realm).is_none());
+    assert_eq!(keys(&w, "ws:one", b"handoff"), 0);
+    assert_eq!(pass(&mut w, false), NOTHING);
+}
+
+/// Maintenance writes nothing of its own accord; counting goes on.
+#[test]
+fn under_maintenance_a_pass_only_counts() {
+    let (mut w, _, c) = founded(&[]);
+    register(&mut w, c, 1, 1);
+    w.stored(c, group(1), b"x");
+    later(&mut w, 3 * DAY_MS);
+    w.restart_with(|config| (config.read_only, config.retention_days) = (true, Some(2)));
+    let commits = w.store.calls(Kind::Commit);
+    let got = pass(&mut w, true);
+    let overdue = got.retention_overdue;
+    assert_eq!((overdue.envelopes, overdue.workspaces, overdue.oldest_days), (1, 1, 3));
+    assert_eq!(Collected { retention_overdue: NOTHING.retention_overdue, ..got }, NOTHING);
+    assert_eq!(w.store.calls(Kind::Commit), commits);
+    w.restart_with(|config| config.read_only = false);
+    assert_eq!(pass(&mut w, false).push_handles_dropped, 1);
+}
+
 /// W06.14: an expired invite answers nothing; the sweep ends it and deletes its record and bundles.
 #[test]
 fn expired_invites_end() {
