@@ -85,10 +85,10 @@ enum Command {
         #[command(subcommand)]
         command: WorkspaceCommand,
     },
-    /// Run a relay in a temporary folder and let two devices talk through it
+    /// Run a relay in a temporary folder and let a team of devices use it
     Demo,
     /// Measure a relay: rates, latencies, server CPU time, memory
-    Bench(drover_benches::BenchArgs),
+    Bench(Box<drover_benches::BenchArgs>),
     /// Ask the running relay whether it lives: exit code 0 or 1
     Healthcheck,
     /// Print the readiness document of the running relay: exit code 0 if it is ready, else 1

@@ -5,6 +5,7 @@ use crate::config::{Config, Key, Storage};
 use crate::inspect::{self, Question};
 use crate::ringer::Ringer;
 use crate::workspace::{self, Banner};
+use drover_engine::collector::Collected;
 use drover_engine::effects::Stores;
 use drover_engine::inspect::RealmReport;
 use drover_engine::shard::{MintOutcome, Operator, ShardMessage};
@@ -22,6 +23,8 @@ use tokio::sync::oneshot;
 
 /// How long a store may take to answer a probe, and a shard to answer the operator.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a pass of the collector may take for somebody who waits for it.
+const PASS_PATIENCE: Duration = Duration::from_secs(600);
 
 /// See the module.
 pub(crate) struct Running {
@@ -201,6 +204,22 @@ impl Running {
             anyhow::bail!("the relay does not serve");
         }
         Ok(tokio::time::timeout(PATIENCE, told).await??)
+    }
+
+    /// Runs one pass of the collector now.
+    ///
+    /// # Errors
+    /// When the relay is stopping, or the pass does not end.
+    pub(crate) async fn collect(&self, listing: bool) -> anyhow::Result<Collected> {
+        let (tell, told) = oneshot::channel();
+        let reply = Box::new(move |collected| {
+            let _ = tell.send(collected);
+        });
+        let (shard, message) = ShardMessage::collect(listing, reply);
+        if self.with_relay(|relay| relay.post(shard, message)).is_none() {
+            anyhow::bail!("the relay does not serve");
+        }
+        Ok(tokio::time::timeout(PASS_PATIENCE, told).await??)
     }
 
     /// The ringer does not know this handle: its registration goes.

@@ -183,6 +183,28 @@ impl Directory {
         });
     }
 
+    /// These tokens name nothing any more.
+    pub(crate) fn released_tokens(&self, tokens: &HashSet<Token>) {
+        self.write(|m| {
+            for token in tokens {
+                m.tokens.remove(token);
+            }
+        });
+    }
+
+    /// Every group of a shard's realms, those of one realm together.
+    pub(crate) fn groups_of_shard(&self, shard: usize, shards: usize) -> Vec<(RealmId, GroupId)> {
+        let mut groups: Vec<_> = self.read(|m| {
+            let of_shard = m
+                .groups
+                .iter()
+                .filter(|(_, realm)| Self::shard_of(realm, shards) == shard);
+            of_shard.map(|(group, realm)| (realm.clone(), *group)).collect()
+        });
+        groups.sort_unstable();
+        groups
+    }
+
     /// Group rows of a workspace.
     pub(crate) fn group_count(&self, realm: &RealmId) -> usize {
         self.read(|m| m.group_counts.get(realm).copied().unwrap_or_default())

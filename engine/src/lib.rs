@@ -8,6 +8,7 @@
 //! | [`effects`] | what goes out |
 //! | [`outbox`] | one connection's bounded outbound queue |
 //! | [`code`] | one-time codes |
+//! | [`collector`] | what the collector reports |
 //! | [`config`] | what an operator can choose |
 //! | [`bootstrap`] | minting a workspace: its genesis key and first invite |
 //! | [`inspect`] | what an operator may see of a workspace |
@@ -19,6 +20,7 @@ pub mod bootstrap;
 mod budget;
 mod chain;
 pub mod code;
+pub mod collector;
 pub mod config;
 pub mod directory;
 pub mod effects;

@@ -79,12 +79,17 @@ pub(crate) const CODE_COOLDOWN_MS: u64 = 900_000;
 pub(crate) const REFRESHED_KEPT: usize = 3;
 /// Invite records up to this size lie with the invite; larger ones in a partition of their own. Ours.
 pub(crate) const RECORD_INLINE_BYTES: usize = 4096;
-/// How often what has lapsed is swept out of a workspace's records: 15 minutes, and up to a tenth more (06 §1).
-pub(crate) const CONTROL_SWEEP_MS: u64 = 900_000;
 /// How long a superseded wrap is kept: 30 days.
 pub(crate) const PRIOR_WRAP_MS: u64 = 30 * 86_400_000;
 /// A recovery key's pause between rotations (05 §7.5).
 pub(crate) const ROTATION_PAUSE_MS: u64 = 86_400_000;
+
+/// Every so many scheduled passes of the collector list storage, never the first (09 §8).
+pub(crate) const PASSES_PER_LISTING: u64 = 96;
+/// Rows one commit of the collector takes, about. Ours: clients wait in the same line.
+pub(crate) const SWEPT_PER_COMMIT: usize = 512;
+/// Bytes such a commit writes, about. Ours.
+pub(crate) const SWEPT_BYTES_PER_COMMIT: usize = 4 << 20;
 
 /// Answers one connection may have waiting for a commit or for room before its next frame is left unread. Ours: it
 /// bounds the memory a pipelining client can claim.

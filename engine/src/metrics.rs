@@ -1,5 +1,6 @@
 //! What a shard counts. One writer (the shard), read by the metrics page; labels come from closed sets only.
 
+use crate::collector::Collected;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A counter with one writer.
@@ -16,6 +17,10 @@ impl Counter {
     pub fn sub(&self, n: u64) {
         self.0
             .store(self.0.load(Ordering::Relaxed).wrapping_sub(n), Ordering::Relaxed);
+    }
+    /// Puts another value in its place (gauges).
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
     }
     /// The value.
     pub fn get(&self) -> u64 {
@@ -52,4 +57,31 @@ pub struct Metrics {
     pub log_bytes: Counter,
     /// Outbound frames above the frame ceiling: a defect of ours.
     pub oversized_outbound_frames: Counter,
+    /// When the last pass of the collector without a failed step ended, Unix milliseconds; shard 0 only, as what
+    /// follows.
+    pub collector_passed_ms: Counter,
+    /// Expired wake registrations deleted.
+    pub collected_handles: Counter,
+    /// Superseded wraps deleted.
+    pub collected_prior_wraps: Counter,
+    /// Expired key packages deleted.
+    pub collected_key_packages: Counter,
+    /// Seats given back.
+    pub collected_reservations: Counter,
+    /// Invites ended.
+    pub collected_invites: Counter,
+}
+
+impl Metrics {
+    /// Counts what a pass did.
+    pub(crate) fn collected(&self, sum: &Collected, wall_ms: u64) {
+        if sum.steps_failed == 0 {
+            self.collector_passed_ms.set(wall_ms);
+        }
+        self.collected_handles.add(sum.push_handles_dropped);
+        self.collected_prior_wraps.add(sum.recovery_wraps_dropped);
+        self.collected_key_packages.add(sum.key_packages_expired);
+        self.collected_reservations.add(sum.invite_seats_released);
+        self.collected_invites.add(sum.invites_expired);
+    }
 }

@@ -323,6 +323,27 @@ pub(crate) struct WrapSlot {
     pub(crate) prior: Option<PriorWrap>,
 }
 
+/// As much of a [`WrapSlot`] as tells whether something of it is over.
+#[derive(Clone, Copy, Debug, Decode)]
+pub(crate) struct PriorExpiry {
+    #[n(3)]
+    prior: Option<Expiry>,
+}
+
+/// As much of a [`PriorWrap`].
+#[derive(Clone, Copy, Debug, Decode)]
+struct Expiry {
+    #[n(2)]
+    expires_ms: u64,
+}
+
+impl PriorExpiry {
+    /// Whether there is a superseded wrap whose time is over.
+    pub(crate) fn is_over(&self, wall_ms: u64) -> bool {
+        self.prior.is_some_and(|prior| prior.expires_ms <= wall_ms)
+    }
+}
+
 /// A key package on a shelf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub(crate) struct ShelfEntry {

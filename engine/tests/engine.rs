@@ -8,6 +8,7 @@ mod world;
 mod cases {
     mod access;
     mod admission;
+    mod collector;
     mod commits;
     mod crash;
     mod dropping;

@@ -144,6 +144,7 @@ pub(super) fn page(running: &Running, ready: &Readiness) -> String {
         connections(&mut page, &counters);
         frames(&mut page, &counters);
         engine(&mut page, &counters.engines);
+        collector(&mut page, &counters.engines);
     }
     wakes(&mut page, running);
     process::add_store(&mut page, &running.store_dir());
@@ -329,6 +330,29 @@ fn engine(page: &mut Page, engines: &[std::sync::Arc<EngineMetrics>]) {
         "Log bytes of the workspaces in memory.",
         "kind",
         used,
+    );
+}
+
+fn collector(page: &mut Page, engines: &[std::sync::Arc<EngineMetrics>]) {
+    page.gauge(
+        "weald_relay_collector_last_success_timestamp_seconds",
+        "When the last pass of the collector ended in which nothing failed; 0: none yet.",
+        sum(engines, |e| &e.collector_passed_ms) as f64 / 1000.0,
+    );
+    let deleted = [
+        ("handle", sum(engines, |e| &e.collected_handles)),
+        ("prior_wrap", sum(engines, |e| &e.collected_prior_wraps)),
+        ("key_package", sum(engines, |e| &e.collected_key_packages)),
+        ("reservation", sum(engines, |e| &e.collected_reservations)),
+        ("invite", sum(engines, |e| &e.collected_invites)),
+    ];
+    let help = "What the collector has deleted, or ended, because its time was over.";
+    page.by(
+        "weald_relay_collector_deleted_total",
+        "counter",
+        help,
+        "kind",
+        deleted,
     );
 }
 

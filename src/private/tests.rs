@@ -110,6 +110,7 @@ async fn the_bearer_opens_readiness_and_the_operator_routes() {
         Some("operator-secret-0123456789abcdef "),
         Some("operator-secret-0123456789abcdefx"),
     ] {
+        assert_eq!(request(&server, "POST", "/gc/sweep", wrong, "").await.status, 401);
         for path in ["/version", "/admitted"] {
             // Blanks around a header's value are no part of it.
             if wrong.map(str::trim_end) == Some(TOKEN) {
@@ -160,6 +161,106 @@ async fn the_bearer_opens_readiness_and_the_operator_routes() {
             .unwrap()
             .values()
             .all(Value::is_u64)
+    );
+    server.stop().await;
+}
+
+/// W09.11: a pass that is asked for runs at once and reports every field; first passes are no listings.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pass_can_be_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let (server, _) = start(folder.path(), &[("WEALD_RELAY_OPERATOR_TOKEN", TOKEN)]).await;
+    for body in [
+        "",
+        "{}",
+        r#"{"storage_listing":false}"#,
+        r#"{"storage_listing":true}"#,
+    ] {
+        let answer = request(&server, "POST", "/gc/sweep", Some(TOKEN), body).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let summary = json(&answer);
+        for field in [
+            "scopes",
+            "blobs_deleted",
+            "bytes_released",
+            "multipart_aborted",
+            "push_handles_dropped",
+            "recovery_wraps_dropped",
+            "handoffs_dropped",
+            "key_packages_expired",
+            "invite_seats_released",
+            "invites_expired",
+            "storage_listings",
+        ] {
+            assert_eq!(summary[field], 0, "{field}: {summary}");
+        }
+        assert_eq!(summary["storage_listing_suppressed"], false);
+        let overdue = serde_json::json!({ "envelopes": 0, "workspaces": 0, "oldest_days": 0 });
+        assert_eq!(summary["retention_overdue"], overdue);
+    }
+    for body in ["[]", "x", r#"{"storage_listing":1}"#] {
+        assert_eq!(
+            request(&server, "POST", "/gc/sweep", Some(TOKEN), body)
+                .await
+                .status,
+            400
+        );
+    }
+    let page = get(&server, "/metrics", None).await.body;
+    assert!(
+        page.contains("weald_relay_collector_deleted_total{kind=\"handle\"} 0"),
+        "{page}"
+    );
+    assert!(
+        !page.contains("weald_relay_collector_last_success_timestamp_seconds 0\n"),
+        "{page}"
+    );
+    server.stop().await;
+}
+
+/// W12.10: what `/readyz` says of the ringer; a silent one never makes the relay unfit.
+#[tokio::test(flavor = "multi_thread")]
+async fn readiness_tells_of_the_ringer() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = ("WEALD_RELAY_OPERATOR_TOKEN", TOKEN);
+    let (server, _) = start(folder.path(), &[token]).await;
+    assert_eq!(json(&get(&server, "/readyz", Some(TOKEN)).await)["push"], "off");
+    server.stop().await;
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/v1/wake", free.local_addr().unwrap());
+    drop(free);
+    let push = [
+        token,
+        ("WEALD_RELAY_PUSH", "on"),
+        ("WEALD_RELAY_PUSH_URL", &url),
+        ("WEALD_RELAY_PUSH_COALESCE_MS", "0"),
+    ];
+    let (server, _) = start(folder.path(), &push).await;
+    assert_eq!(
+        json(&get(&server, "/readyz", Some(TOKEN)).await)["push"],
+        "configured"
+    );
+    let ringer = server.running.ringer.clone().unwrap();
+    let wake = drover_engine::wake::Wake {
+        realm: workspace::realm("localhost").unwrap(),
+        handle: drover_engine::wake::WakeHandle([7; 16]),
+        category: drover_engine::wake::Category::Message,
+    };
+    ringer.sink()(vec![wake]);
+    let begun = std::time::Instant::now();
+    while ringer.is_reachable() {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(20));
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    let answer = get(&server, "/readyz", Some(TOKEN)).await;
+    assert_eq!(
+        (answer.status, &json(&answer)["push"]),
+        (200, &"unreachable".into())
+    );
+    let page = get(&server, "/metrics", None).await.body;
+    assert!(
+        page.contains("weald_relay_wakes_total{result=\"failed\"} 1"),
+        "{page}"
     );
     server.stop().await;
 }

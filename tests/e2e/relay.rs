@@ -183,5 +183,6 @@ fn spawn(data: &Path, listen: &str, private: &str, env: &[(String, String)]) -> 
         }
         said.push(line);
     }
-    panic!("the relay ended before it listened: {said:?}");
+    let ended = child.wait().unwrap();
+    panic!("the relay ended before it listened, {ended}: {said:?}");
 }

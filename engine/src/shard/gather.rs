@@ -25,7 +25,7 @@ pub(crate) enum Then {
 /// Records being read.
 #[derive(Debug)]
 pub(super) struct Gather {
-    then: Then,
+    pub(super) then: Then,
     values: Vec<Option<Bytes>>,
     waiting: usize,
     failed: Option<StoreError>,

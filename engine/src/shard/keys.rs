@@ -4,7 +4,7 @@
 
 use super::control::{Op, Origin, Step};
 use super::gather::Then;
-use super::{Pending, Shard};
+use super::{Pending, RealmState, Shard};
 use crate::effects::{Effects, StoreRequest};
 use crate::event::ConnId;
 use crate::limits::{
@@ -21,6 +21,7 @@ use drover_storage::{RealmId, StoreError};
 use drover_wire::error::{Code, Refusal};
 use drover_wire::frame::{BytesListBuf, Frame, Keys};
 use drover_wire::id::{Hash, PublicKey};
+use hashbrown::HashSet;
 
 /// Packages taken off a shelf, until the frame that carries them is queued.
 #[derive(Debug)]
@@ -111,6 +112,12 @@ pub(super) fn packages_partition(realm: &RealmId) -> RealmId {
 
 pub(super) fn package_key(shelf: &Hash, id: u64) -> Vec<u8> {
     records::key(&[], &[&shelf.0, &id.to_be_bytes()])
+}
+
+/// Shelf and id of a [`package_key`].
+pub(super) fn split_package_key(key: &[u8]) -> Option<(Hash, u64)> {
+    let (shelf, id) = key.split_at_checked(Hash::LEN)?;
+    Some((Hash::from_slice(shelf)?, u64::from_be_bytes(id.try_into().ok()?)))
 }
 
 impl Shard {
@@ -399,14 +406,17 @@ impl Shard {
 
     /// The frame is queued: its packages are never needed again.
     pub(super) fn forget_packages<E: Effects>(&mut self, taken: &Taken, fx: &mut E) {
-        let Some(realm) = self.realm_mut(taken.realm) else {
-            return;
-        };
+        let packages = taken.entries.iter().map(|e| (taken.shelf, e.id)).collect();
+        self.delete_packages(taken.realm, packages, fx);
+    }
+
+    /// Deletes packages that are on no shelf any more.
+    pub(super) fn delete_packages<E: Effects>(&mut self, slot: u32, packages: Vec<(Hash, u64)>, fx: &mut E) {
+        let Some(realm) = self.realm_mut(slot) else { return };
         let partition = packages_partition(&realm.id);
-        let writes: Vec<Write> = taken
-            .entries
+        let writes: Vec<Write> = packages
             .iter()
-            .map(|e| records::remove(package_key(&taken.shelf, e.id)))
+            .map(|(shelf, id)| records::remove(package_key(shelf, *id)))
             .collect();
         let ticket = self.ticket(Pending::Forgotten);
         let batch = ControlBatch {
@@ -414,6 +424,32 @@ impl Shard {
             ..ControlBatch::default()
         };
         fx.store(ticket, StoreRequest::Commit(partition, batch));
+    }
+
+    /// Packages of a realm that are on no shelf because a fetch has them, and that may come back to it.
+    pub(super) fn taken_packages(&self, slot: u32) -> HashSet<(Hash, u64)> {
+        let owed = self.connections().flat_map(|(_, session)| &session.owed);
+        let owed = owed.filter_map(|owed| match owed {
+            Owed::Bundles { taken, .. } => Some(&**taken),
+            _ => None,
+        });
+        let read = self.gathers.values().filter_map(|gather| match &gather.then {
+            Then::Packages(fetch) => Some(&fetch.taken),
+            _ => None,
+        });
+        let waiting = match self.realms.get(slot as usize).map(|place| &place.state) {
+            Some(RealmState::Ready(realm)) => Some(&realm.ops),
+            _ => None,
+        };
+        let restored = waiting.into_iter().flatten().filter_map(|op| match op {
+            Op::Keys(KeysOp::Restore(taken)) => Some(taken),
+            _ => None,
+        });
+        owed.chain(read)
+            .chain(restored)
+            .filter(|taken| taken.realm == slot)
+            .flat_map(|taken| taken.entries.iter().map(|e| (taken.shelf, e.id)))
+            .collect()
     }
 
     /// The frame could not be queued: exactly these packages go back on their shelf (07 A3).
@@ -430,7 +466,7 @@ impl Shard {
     }
 }
 
-fn shelf_write(shelf: &Hash, record: &Shelf) -> Write {
+pub(super) fn shelf_write(shelf: &Hash, record: &Shelf) -> Write {
     let key = records::key(records::SHELF, &[&shelf.0]);
     if record.entries.is_empty() && record.next_id == 0 {
         records::remove(key)

@@ -6,6 +6,7 @@
 //! frames whose flow is still to come.
 
 mod admission;
+mod collector;
 pub(crate) mod control;
 mod drops;
 mod fanout;
@@ -25,13 +26,14 @@ pub use crate::session::Session;
 pub use control::operator::{MintOutcome, Operator, Reply};
 pub(crate) use keys::Taken;
 
+use crate::collector::Collected;
 use crate::config::Config;
 use crate::directory::Directory;
 use crate::effects::{CloseHow, CloseReason, Effects, StoreRequest};
 use crate::event::{ConnId, Event, Flow, Now, StoreAnswer, Ticket};
 use crate::group::{Group, Loaded};
 use crate::inspect::TransparencyLog;
-use crate::limits::{ANSWERS_WAITING_MAX, CONTROL_SWEEP_MS, PROBE_MS, PROVISIONAL_CHECK_MS, STALL_MS};
+use crate::limits::{ANSWERS_WAITING_MAX, PROBE_MS, PROVISIONAL_CHECK_MS, STALL_MS};
 use crate::message;
 use crate::metrics::Metrics;
 use crate::outbox::Outbound;
@@ -89,6 +91,14 @@ enum Posted {
     Operator { realm: RealmId, operator: Operator },
     /// The ringer does not know this handle.
     ForgetHandle { realm: RealmId, handle: WakeHandle },
+    /// To shard 0: a pass of the collector is wanted now.
+    CollectNow { listing: bool, reply: Reply<Collected> },
+    /// A pass begins.
+    Collect { listing: bool },
+    /// To itself: the next part of it.
+    CollectOn,
+    /// To shard 0: this shard is done.
+    Collected(Box<Collected>),
 }
 
 impl ShardMessage {
@@ -183,6 +193,7 @@ enum Waiter {
     },
     Operator(Operator),
     ForgetHandle(WakeHandle),
+    Sweep,
 }
 
 /// What a ticket stands for.
@@ -213,6 +224,10 @@ enum Pending {
     Gather { gather: u64, at: usize },
     /// Served packages being deleted.
     Forgotten,
+    /// A partition the collector looks through.
+    Sweep { realm: u32, step: collector::Sweep },
+    /// A record or an index the collector counts by.
+    Overdue,
     /// A one-time code being hashed.
     Code { realm: u32, check: control::CodeTry },
 }
@@ -250,6 +265,7 @@ pub struct Shard {
     woken: Vec<Wake>,
     /// Registrations of the last hour by principal; reconnecting does not clear them (12 §3).
     registered: HashMap<EntryHash, wake::Registered>,
+    collector: collector::Collector,
     /// Realms to load as soon as nothing of them is under way any more.
     deferred: Vec<u32>,
     /// Counts the refusals that carry a spread interval.
@@ -257,8 +273,6 @@ pub struct Shard {
     /// Realms to load before anybody asks: those whose founder may come back after a restart.
     preload: Vec<RealmId>,
     next_sweep_ms: u64,
-    /// When the records of the realms in memory are swept.
-    next_control_sweep_ms: u64,
     /// Seed of the group indexes' hash tables.
     secret: u64,
     draining: bool,
@@ -307,11 +321,11 @@ impl Shard {
             timers: BinaryHeap::new(),
             woken: Vec::new(),
             registered: HashMap::new(),
+            collector: collector::Collector::default(),
             deferred: Vec::new(),
             jitter: secret,
             preload,
             next_sweep_ms: SWEEP_MS,
-            next_control_sweep_ms: CONTROL_SWEEP_MS,
             secret,
             draining: false,
         }
@@ -398,6 +412,7 @@ impl Shard {
     /// The turn is over: the open batch goes to the store. Called once per turn, before outboxes are written.
     pub fn end_of_turn<E: Effects>(&mut self, now: Now, fx: &mut E) {
         self.now = now;
+        self.begin_schedule();
         for realm in std::mem::take(&mut self.preload) {
             self.realm_slot(&realm, fx);
         }
@@ -412,8 +427,10 @@ impl Shard {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         // Without groups there is nothing to sweep, and an idle shard sleeps on.
         let sweep = (!self.groups.is_empty()).then_some(self.next_sweep_ms);
-        let control = self.has_realms().then_some(self.next_control_sweep_ms);
-        [timer, sweep, control].into_iter().flatten().min()
+        [timer, sweep, self.collector.next_ms()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// After [`Event::Drain`]: whether nothing is left to wait for.
@@ -841,6 +858,10 @@ impl Shard {
             (Some(Pending::Gather { gather, at }), StoreAnswer::Get(result)) => {
                 self.gather_read(gather, at, result, fx);
             }
+            (Some(Pending::Sweep { realm, step }), StoreAnswer::Load(result)) => {
+                self.sweep_read(realm, step, result, fx);
+            }
+            (Some(Pending::Overdue), answer) => self.overdue_read(answer, fx),
             (Some(Pending::Forgotten), StoreAnswer::Commit(result)) => self.packages_forgotten(result),
             (Some(Pending::Control { realm, step }), StoreAnswer::Commit(result)) => {
                 self.control_committed(realm, step, result, fx);
@@ -1041,6 +1062,7 @@ impl Shard {
                 self.enqueue(slot, control::Op::Wake(wake::WakeOp::Forget(handle)), fx);
             }
             Waiter::ForgetHandle(_) => {} // the next wake finds out again
+            Waiter::Sweep => self.sweep_realm(slot, is_there, fx),
             Waiter::Remote { origin, request } => self.send_answer(origin, control::unread(&request), fx),
             Waiter::Operator(operator) => self.serve_operator(slot, operator, is_there, fx),
         }
@@ -1119,6 +1141,10 @@ impl Shard {
             Posted::Answer { conn, answer } => self.receive_answer(conn, answer, fx),
             Posted::Operator { realm, operator } => self.operate(&realm, operator, fx),
             Posted::ForgetHandle { realm, handle } => self.forget_handle(&realm, handle, fx),
+            Posted::CollectNow { listing, reply } => self.collect_now(listing, reply, fx),
+            Posted::Collect { listing } => self.begin_share(listing, fx),
+            Posted::CollectOn => self.collect_on(fx),
+            Posted::Collected(sum) => self.share_done(&sum, fx),
         }
     }
 
@@ -1145,13 +1171,11 @@ impl Shard {
                 self.deadline(conn, fx);
             }
         }
+        self.collect_on_time(fx);
         if now >= self.next_sweep_ms {
             self.next_sweep_ms = now + SWEEP_MS;
             self.sweep_indexes();
             self.sweep_registered();
-        }
-        if now >= self.next_control_sweep_ms {
-            self.sweep_realms(fx);
         }
     }
 

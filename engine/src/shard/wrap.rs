@@ -27,7 +27,7 @@ pub(crate) struct Wrapping {
     slot: WrapSlot,
 }
 
-fn wraps_partition(realm: &RealmId) -> RealmId {
+pub(super) fn wraps_partition(realm: &RealmId) -> RealmId {
     RealmId(format!("{}/wraps", realm.0).into())
 }
 

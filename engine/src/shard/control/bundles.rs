@@ -163,7 +163,7 @@ impl Shard {
     }
 
     /// An invite is dead: its record and bundles serve nobody any more. A failure leaves bytes nobody reads.
-    pub(super) fn delete_bundles<E: Effects>(
+    pub(in crate::shard) fn delete_bundles<E: Effects>(
         &mut self,
         slot: u32,
         token: &Token,

@@ -7,12 +7,12 @@ mod join;
 pub(crate) mod operator;
 mod publish;
 mod seats;
-mod sweep;
 
 pub(crate) use bundles::BundleRead;
 pub(crate) use invites::Recreated;
 pub(crate) use join::CodeTry;
 
+use super::collector::{Sweep, Swept};
 use super::keys::{KeysOp, KeysStep};
 use super::retention::{Change, Retaining};
 use super::wake::WakeOp;
@@ -91,9 +91,9 @@ pub(crate) enum Op {
     Refresh(invites::Refresh),
     Wrap(Box<Wrapping>),
     Wake(WakeOp),
-    /// What time alone ends.
-    Sweep,
     Retain(Box<Retaining>),
+    /// What time alone ends.
+    Sweep(Sweep),
 }
 
 impl Op {
@@ -108,9 +108,9 @@ impl Op {
             Op::Revoke(revocation) => Some(revocation.origin),
             Op::Refresh(refresh) => Some(refresh.origin),
             Op::Wrap(wrapping) => Some(wrapping.origin),
-            Op::Sweep => None,
             Op::Retain(retaining) => Some(retaining.origin),
             Op::Wake(op) => op.origin(),
+            Op::Sweep(_) => None,
         }
     }
 
@@ -124,6 +124,9 @@ impl Op {
 
     /// The realm was dropped: whoever waits comes again.
     pub(super) fn abandon<E: Effects>(self, shard: &mut Shard, fx: &mut E) {
+        if let Op::Sweep(_) = self {
+            shard.sweep_ended(fx);
+        }
         if let Some(origin) = self.origin() {
             shard.send_answer(origin, Err(self.failure().into()), fx);
         }
@@ -152,10 +155,10 @@ pub(crate) enum Step {
     ClaimTag(Box<Wrapping>),
     Wrapped(Box<Wrapping>),
     Wake(WakeOp),
-    Swept(Box<sweep::Swept>),
     /// A whole record of a retention chain is stored; the one that decides follows.
     ChainStored(Box<Change>),
     ChainChanged(Box<Change>),
+    Swept(Box<Swept>),
 }
 
 impl Step {
@@ -290,7 +293,7 @@ impl Shard {
                 Op::Refresh(refresh) => self.start_refresh(slot, refresh, fx),
                 Op::Wrap(wrapping) => self.start_wrap(slot, wrapping, fx),
                 Op::Wake(op) => self.start_wake(slot, op, fx),
-                Op::Sweep => self.start_sweep(slot, fx),
+                Op::Sweep(step) => self.start_sweep(slot, step, fx),
                 Op::Retain(retaining) => self.start_retaining(slot, retaining, fx),
             }
         }
@@ -321,7 +324,12 @@ impl Shard {
     /// Whether the realm was given up while this step was under way. Nobody here knows what it was decided on any
     /// more: who asked comes again, and the realm may be read now.
     fn was_given_up<E: Effects>(&mut self, slot: u32, step: &Step, fx: &mut E) -> bool {
-        self.is_given_up(slot, step.origin().map(|origin| (origin, step.failure())), fx)
+        let waits = step.origin().map(|origin| (origin, step.failure()));
+        let given_up = self.is_given_up(slot, waits, fx);
+        if given_up && matches!(step, Step::Swept(_)) {
+            self.sweep_ended(fx);
+        }
+        given_up
     }
 
     /// The same for an operation that was still reading.
@@ -393,6 +401,9 @@ impl Shard {
                 // A refused check means that memory and store differ: like an unknown outcome, load it again.
                 if result != Err(StoreError::NotCommitted) {
                     self.drop_realm(slot, fx);
+                }
+                if let Step::Swept(swept) = &step {
+                    self.sweep_uncommitted(slot, swept, fx);
                 }
             }
         }
