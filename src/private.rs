@@ -5,11 +5,13 @@
 //! | --- | --- |
 //! | [`ready`] | `/readyz` |
 //! | [`mod@metrics`] | `/metrics` |
+//! | [`mod@sweep`] | `/gc/sweep` |
 //! | [`process`] | what the system says about this process, for `/metrics` |
 
 mod metrics;
 mod process;
 mod ready;
+mod sweep;
 #[cfg(test)]
 mod tests;
 
@@ -17,15 +19,12 @@ use crate::config::Key;
 use crate::inspect::{NO_SUCH, Question};
 use crate::running::{Mint, Running};
 use crate::workspace;
-use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, Request, State};
-
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use drover_engine::collector::Collected;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -87,7 +86,7 @@ pub(crate) fn router(running: Arc<Running>, key: &str) -> Router {
         let operator = Router::new()
             .route("/version", get(version))
             .route("/admitted", get(admitted))
-            .route("/gc/sweep", post(sweep))
+            .route("/gc/sweep", post(sweep::sweep))
             .route_layer(middleware::from_fn_with_state(surface.clone(), operator_only));
         router = router.merge(operator);
     }
@@ -187,56 +186,6 @@ async fn inspected(
             (StatusCode::SERVICE_UNAVAILABLE, "no database\n").into_response()
         }
     }
-}
-
-/// One pass of the collector (13 §c.5), with a listing unless `{"storage_listing": false}` says otherwise.
-async fn sweep(State(surface): State<Arc<Surface>>, body: Bytes) -> Response {
-    const WHAT: &str = "the body may be {\"storage_listing\": true or false}\n";
-    let stated = match body.is_empty() {
-        true => Some(Value::Null),
-        false => serde_json::from_slice::<Value>(&body)
-            .ok()
-            .filter(Value::is_object),
-    };
-    let listing = stated.and_then(|body| match body.get("storage_listing") {
-        None => Some(true),
-        Some(listing) => listing.as_bool(),
-    });
-    let Some(listing) = listing else {
-        return (StatusCode::BAD_REQUEST, WHAT).into_response();
-    };
-    match surface.running.collect(listing).await {
-        Ok(collected) => Json(summary(&collected)).into_response(),
-        Err(error) => {
-            tracing::warn!(%error, "a pass of the collector that was asked for did not end");
-            (StatusCode::SERVICE_UNAVAILABLE, "no database\n").into_response()
-        }
-    }
-}
-
-/// The pass summary under its published names.
-fn summary(collected: &Collected) -> Value {
-    let overdue = &collected.retention_overdue;
-    json!({
-        "scopes": collected.scopes,
-        "blobs_deleted": collected.blobs_deleted,
-        "bytes_released": collected.bytes_released,
-        "multipart_aborted": collected.multipart_aborted,
-        "push_handles_dropped": collected.push_handles_dropped,
-        "recovery_wraps_dropped": collected.recovery_wraps_dropped,
-        "handoffs_dropped": collected.handoffs_dropped,
-        "key_packages_expired": collected.key_packages_expired,
-        "invite_seats_released": collected.invite_seats_released,
-        "invites_expired": collected.invites_expired,
-        "storage_listings": collected.storage_listings,
-        "storage_listing_suppressed": collected.storage_listing_suppressed,
-        "retention_overdue": {
-            "envelopes": overdue.envelopes,
-            "workspaces": overdue.workspaces,
-            "oldest_days": overdue.oldest_days,
-        },
-        "steps_failed": collected.steps_failed,
-    })
 }
 
 /// `{"name": …}`: mints, for whoever can read the data folder or has the operator token.

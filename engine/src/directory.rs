@@ -165,29 +165,21 @@ impl Directory {
         self.write(|m| m.tokens.insert(token, realm.clone()));
     }
 
+    /// These tokens name nothing any more.
+    pub(crate) fn released_tokens(&self, tokens: &HashSet<Token>) {
+        self.write(|m| {
+            for token in tokens {
+                m.tokens.remove(token);
+            }
+        });
+    }
+
     /// Notes that a workspace exists, and whether it is the relay's own.
     pub(crate) fn claimed_realm(&self, realm: &RealmId, first: bool) {
         self.write(|m| {
             m.realms.insert(realm.clone());
             if first {
                 m.first = Some(realm.clone());
-            }
-        });
-    }
-
-    /// States the sealed bootstrap invite of a workspace; `None` once it is redeemed or if there is none.
-    pub(crate) fn set_handoff(&self, realm: &RealmId, handoff: Option<Arc<Handoff>>) {
-        self.write(|m| match handoff {
-            Some(handoff) => m.handoffs.insert(realm.clone(), handoff),
-            None => m.handoffs.remove(realm),
-        });
-    }
-
-    /// These tokens name nothing any more.
-    pub(crate) fn released_tokens(&self, tokens: &HashSet<Token>) {
-        self.write(|m| {
-            for token in tokens {
-                m.tokens.remove(token);
             }
         });
     }
@@ -203,6 +195,14 @@ impl Directory {
         });
         groups.sort_unstable();
         groups
+    }
+
+    /// States the sealed bootstrap invite of a workspace; `None` once it is redeemed or if there is none.
+    pub(crate) fn set_handoff(&self, realm: &RealmId, handoff: Option<Arc<Handoff>>) {
+        self.write(|m| match handoff {
+            Some(handoff) => m.handoffs.insert(realm.clone(), handoff),
+            None => m.handoffs.remove(realm),
+        });
     }
 
     /// Group rows of a workspace.

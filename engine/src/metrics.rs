@@ -64,6 +64,8 @@ pub struct Metrics {
     pub collected_handles: Counter,
     /// Superseded wraps deleted.
     pub collected_prior_wraps: Counter,
+    /// Expired bootstrap handoffs deleted.
+    pub collected_handoffs: Counter,
     /// Expired key packages deleted.
     pub collected_key_packages: Counter,
     /// Seats given back.
@@ -80,6 +82,7 @@ impl Metrics {
         }
         self.collected_handles.add(sum.push_handles_dropped);
         self.collected_prior_wraps.add(sum.recovery_wraps_dropped);
+        self.collected_handoffs.add(sum.handoffs_dropped);
         self.collected_key_packages.add(sum.key_packages_expired);
         self.collected_reservations.add(sum.invite_seats_released);
         self.collected_invites.add(sum.invites_expired);

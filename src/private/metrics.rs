@@ -342,6 +342,7 @@ fn collector(page: &mut Page, engines: &[std::sync::Arc<EngineMetrics>]) {
     let deleted = [
         ("handle", sum(engines, |e| &e.collected_handles)),
         ("prior_wrap", sum(engines, |e| &e.collected_prior_wraps)),
+        ("handoff", sum(engines, |e| &e.collected_handoffs)),
         ("key_package", sum(engines, |e| &e.collected_key_packages)),
         ("reservation", sum(engines, |e| &e.collected_reservations)),
         ("invite", sum(engines, |e| &e.collected_invites)),

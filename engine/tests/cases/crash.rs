@@ -742,7 +742,6 @@ fn sweep() {
         },
         done: |case| {
             let f = facts(&case.w, &case.realm);
-            // Nobody has a grant by the expired one: it goes with its end (06 D10).
             f.invites[&[1; 16]].remaining == 2 && !f.invites.contains_key(&[2; 16])
         },
     });

@@ -133,6 +133,9 @@ impl Shard {
         let mut realms = self.directory.realms();
         realms.retain(|realm| Directory::shard_of(realm, self.config.shards) == self.index);
         realms.reverse();
+        if self.config.read_only {
+            realms.clear(); // no durable writes: only the count is left
+        }
         self.collector.share = Some(Share {
             listing,
             realms,

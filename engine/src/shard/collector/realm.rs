@@ -17,6 +17,8 @@ pub(crate) enum Sweep {
     Wakes,
     /// Superseded wraps past their time; on a listing pass.
     Wraps,
+    /// An expired bootstrap handoff.
+    Handoff,
     /// Expired key packages.
     Packages,
     /// Packages that are on no shelf; on a listing pass.
@@ -37,6 +39,7 @@ impl Sweep {
     const ALL: [Self; 9] = [
         Self::Wakes,
         Self::Wraps,
+        Self::Handoff,
         Self::Packages,
         Self::Strays,
         Self::Seats,
@@ -155,6 +158,10 @@ impl Shard {
         match change {
             Change::Nothing => {}
             Change::Wakes(entries) => entries.iter().for_each(|entry| realm.wakes.remove(entry)),
+            Change::Handoff => {
+                realm.handoff = None;
+                self.note_founders(slot);
+            }
             Change::Shelves { shelves, packages } => {
                 realm.shelves.extend(shelves);
                 // A failure leaves strays.

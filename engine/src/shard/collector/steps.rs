@@ -21,6 +21,7 @@ use std::collections::VecDeque;
 pub(super) enum Change {
     Nothing,
     Wakes(Vec<EntryHash>),
+    Handoff,
     Shelves {
         shelves: Vec<(Hash, Shelf)>,
         /// What was taken off them.
@@ -75,6 +76,7 @@ pub(super) fn whole_partition(step: Sweep, realm: &RealmId) -> Option<RealmId> {
 pub(super) fn in_memory(realm: &Realm, step: Sweep, wall_ms: u64) -> Option<Found> {
     match step {
         Sweep::Wakes => wakes(realm, wall_ms),
+        Sweep::Handoff => handoff(realm, wall_ms),
         Sweep::Packages => packages(realm, wall_ms),
         Sweep::Seats => seats(realm, wall_ms),
         Sweep::Invites => invites(realm, wall_ms),
@@ -106,6 +108,17 @@ fn wakes(realm: &Realm, wall_ms: u64) -> Option<Found> {
         .map(|(_, handle)| (handle_key(handle), None))
         .collect();
     Some(found)
+}
+
+/// The sealed bootstrap invite is not served any more (06 §10).
+fn handoff(realm: &Realm, wall_ms: u64) -> Option<Found> {
+    realm.handoff.as_ref().filter(|h| h.expires_ms <= wall_ms)?;
+    let counts = Collected {
+        handoffs_dropped: 1,
+        ..Collected::default()
+    };
+    let writes = vec![records::remove(records::HANDOFF.to_vec())];
+    Some(Found::new(writes, Change::Handoff, counts))
 }
 
 fn packages(realm: &Realm, wall_ms: u64) -> Option<Found> {
