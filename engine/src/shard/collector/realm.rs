@@ -27,8 +27,6 @@ pub(crate) enum Sweep {
     Seats,
     /// Invites past their end.
     Invites,
-    /// A bootstrap handoff past its end.
-    Handoff,
     /// Ended invites that decide nothing any more (06 D10).
     Tombstones,
     /// Wrong codes whose window is over.
@@ -44,7 +42,6 @@ impl Sweep {
         Self::Strays,
         Self::Seats,
         Self::Invites,
-        Self::Handoff,
         Self::Tombstones,
         Self::Attempts,
     ];
@@ -178,11 +175,6 @@ impl Shard {
                         self.delete_bundles(slot, &token, &ended, fx);
                     }
                 }
-            }
-            Change::Handoff => {
-                realm.handoff = None;
-                let id = realm.id.clone();
-                self.directory.set_handoff(&id, None);
             }
             Change::Tombstones(tokens) => {
                 realm.invites.retain(|token, _| !tokens.contains(token));

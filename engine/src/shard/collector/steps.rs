@@ -32,8 +32,6 @@ pub(super) enum Change {
         invites: HashMap<Token, Invite>,
     },
     Invites(Vec<(Token, Invite)>),
-    /// The sealed bootstrap invite.
-    Handoff,
     Tombstones(HashSet<Token>),
     Attempts(Vec<(Token, [u8; 32])>),
 }
@@ -80,7 +78,6 @@ pub(super) fn in_memory(realm: &Realm, step: Sweep, wall_ms: u64) -> Option<Foun
         Sweep::Packages => packages(realm, wall_ms),
         Sweep::Seats => seats(realm, wall_ms),
         Sweep::Invites => invites(realm, wall_ms),
-        Sweep::Handoff => handoff(realm, wall_ms),
         Sweep::Tombstones => tombstones(realm, wall_ms),
         Sweep::Attempts => attempts(realm, wall_ms),
         Sweep::Wraps | Sweep::Strays => None,
@@ -224,19 +221,6 @@ fn invites(realm: &Realm, wall_ms: u64) -> Option<Found> {
         .iter()
         .map(|(token, invite)| records::put(records::invite_key(token), invite));
     Some(Found::new(writes.collect(), Change::Invites(spent), counts))
-}
-
-/// A sealed bootstrap invite that nobody redeemed in time (06 §10).
-fn handoff(realm: &Realm, wall_ms: u64) -> Option<Found> {
-    if realm.handoff.as_ref()?.expires_ms > wall_ms {
-        return None;
-    }
-    let counts = Collected {
-        handoffs_dropped: 1,
-        ..Collected::default()
-    };
-    let writes = vec![records::remove(records::HANDOFF.to_vec())];
-    Some(Found::new(writes, Change::Handoff, counts))
 }
 
 /// Revoked and spent invites past their end, none of whose devices has a live grant: nothing is decided by them any more
