@@ -3,10 +3,12 @@
 //!
 //! | Module | Story |
 //! | --- | --- |
+//! | [`listener`] | its connections |
 //! | [`ready`] | `/readyz` |
 //! | [`mod@metrics`] | `/metrics` |
 //! | [`process`] | what the system says about this process, for `/metrics` |
 
+pub(crate) mod listener;
 mod metrics;
 mod process;
 mod ready;
