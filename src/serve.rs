@@ -16,7 +16,7 @@ use drover_storage::RealmId;
 use drover_storage::embedded::{Embedded, OpenError};
 use drover_transport::{BindError, PublicPages, Relay, RelayConfig, TlsSource};
 use std::fs::DirBuilder;
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
@@ -119,7 +119,7 @@ pub(crate) struct Server {
     pub(crate) private: SocketAddr,
     /// With push on.
     posting: Option<Posting>,
-    surface: JoinHandle<io::Result<()>>,
+    surface: JoinHandle<()>,
     /// Dropped to end it.
     end_surface: oneshot::Sender<()>,
 }
@@ -184,8 +184,8 @@ impl Server {
         // Until here, who asks the private listener waits: whoever gets an answer finds the line above in the log.
         let router = private::router(running.clone(), &key);
         let (end_surface, ended) = oneshot::channel::<()>();
-        let serve = axum::serve(listener, router).with_graceful_shutdown(async move { drop(ended.await) });
-        let surface = tokio::spawn(serve.into_future());
+        let serve = private::listener::serve(listener, router, private::listener::HEADERS, ended);
+        let surface = tokio::spawn(serve);
         Ok(Self {
             running,
             public,
@@ -201,8 +201,7 @@ impl Server {
         loop {
             tokio::select! {
                 ended = &mut self.surface => return match ended {
-                    Ok(Ok(())) => "the private listener ended".to_owned(),
-                    Ok(Err(error)) => format!("the private listener: {error}"),
+                    Ok(()) => "the private listener ended".to_owned(),
                     Err(error) => format!("the private listener: {error}"),
                 },
                 () = tokio::time::sleep(WATCH) => if self.running.has_failed() {
@@ -295,8 +294,12 @@ fn announce(running: &Running, public: SocketAddr, private: SocketAddr) {
 /// about a store that is in use.
 pub(crate) fn open_embedded(config: &Config) -> Result<Result<Embedded, OpenError>, Failure> {
     let folder = config.store_dir();
-    make_private(&config.data_dir())?;
-    make_private(&folder)?;
+    make_private(Key::DataDir, &config.data_dir())?;
+    let named_by = match config.is_stated(Key::DatabaseUrl) {
+        true => Key::DatabaseUrl,
+        false => Key::DataDir,
+    };
+    make_private(named_by, &folder)?;
     Ok(Embedded::open(&folder))
 }
 
@@ -308,10 +311,27 @@ pub(crate) fn store_failure(error: OpenError) -> Failure {
     }
 }
 
-/// A folder of our own: nobody else looks in.
-fn make_private(folder: &Path) -> Result<(), Failure> {
+/// A folder of our own: nobody else looks in. 69 if the disk is at fault, 78 if the setting `key` names no place where a
+/// folder can be.
+fn make_private(key: Key, folder: &Path) -> Result<(), Failure> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
-    made.map_err(|error| Failure::unavailable(format!("{}: {error}", folder.display())))
+    made.map_err(|error| {
+        let what = format!(
+            "{}: {} can't be used as a folder: {error}",
+            key.name(),
+            folder.display()
+        );
+        match error.kind() {
+            ErrorKind::AlreadyExists
+            | ErrorKind::NotADirectory
+            | ErrorKind::NotFound
+            | ErrorKind::PermissionDenied
+            | ErrorKind::ReadOnlyFilesystem
+            | ErrorKind::InvalidFilename
+            | ErrorKind::InvalidInput => Failure::config(what),
+            _ => Failure::unavailable(what),
+        }
+    })
 }
 
 /// A blob folder that was named must be there: a mount that is missing would otherwise be written beside.
@@ -320,7 +340,7 @@ fn open_blobs(config: &Config) -> Result<(), Failure> {
         return Ok(());
     };
     if !config.is_stated(Key::StorageUrl) {
-        make_private(&folder)?;
+        make_private(Key::DataDir, &folder)?;
     }
     let probed = probe_folder(&folder);
     probed.map_err(|error| {

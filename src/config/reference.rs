@@ -59,6 +59,7 @@ fn words(words: &[&str]) -> String {
 fn allowed(row: &Row) -> String {
     match row.kind {
         Kind::Text => "text".to_owned(),
+        Kind::Host => "host name, with a port if need be".to_owned(),
         Kind::Word(list) => words(list),
         Kind::Tls => words(TLS_WORDS),
         Kind::HostPort => "host:port".to_owned(),

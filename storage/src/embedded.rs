@@ -160,6 +160,9 @@ impl<T> Drop for Answer<T> {
 }
 
 impl Embedded {
+    /// What it keeps free on its disk: a batch that would leave less is refused.
+    pub const RESERVE_BYTES: u64 = committer::RESERVE_BYTES;
+
     /// Opens or creates the store in `folder`.
     ///
     /// # Errors
