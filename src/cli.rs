@@ -21,6 +21,11 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
+    /// What the process exits with.
+    pub(crate) fn code(&self) -> i32 {
+        i32::from(self.code)
+    }
+
     /// 64: arguments that can't be used.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self {

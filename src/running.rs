@@ -111,9 +111,15 @@ impl Running {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// Whether a shard ended although nobody asked it to.
-    pub(crate) fn has_failed(&self) -> bool {
-        self.with_relay(Relay::has_failed).unwrap_or(false)
+    /// What has broken in a way that only another start can mend.
+    pub(crate) fn failure(&self) -> Option<&'static str> {
+        if self.store.has_failed() {
+            Some("the store takes nothing more until it is opened again")
+        } else if self.with_relay(Relay::has_failed).unwrap_or(false) {
+            Some("a shard ended")
+        } else {
+            None
+        }
     }
 
     /// What is counted; `None` while it starts or stops.

@@ -5,6 +5,7 @@ use crate::cli::Failure;
 use crate::config::{Config, Key, Storage};
 use crate::digest::build_digest;
 use crate::handoff::HandoffPage;
+use crate::limits;
 use crate::logging::{self, Safe};
 use crate::ringer::{Posting, Ringer};
 use crate::running::{Mint, Running, probe_folder};
@@ -21,6 +22,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -31,7 +33,9 @@ use tokio::task::JoinHandle;
 const DRAIN: Duration = Duration::from_secs(5);
 /// How long requests on the private listener may take to end after that.
 const LAST_REQUESTS: Duration = Duration::from_secs(1);
-/// How often it is looked whether a shard died.
+/// How long ending after a failure may take in all: what is broken may never answer.
+const LAST_RESORT: Duration = Duration::from_secs(9);
+/// How often it is looked whether a shard or the store died.
 const WATCH: Duration = Duration::from_millis(500);
 /// What `WEALD_RELAY_MAX_LOG_GB` counts in.
 const GIGABYTE: u64 = 1_000_000_000;
@@ -39,9 +43,10 @@ const GIGABYTE: u64 = 1_000_000_000;
 /// Serves until a signal or a failure.
 ///
 /// # Errors
-/// 69 or 78 if it can't start; 69 if a listener dies.
+/// 69 or 78 if it can't start; 69 if a listener, a shard or the store dies.
 pub(crate) fn serve(config: Config, out: &mut dyn Write) -> Result<(), Failure> {
     logging::install(&config);
+    limits::raise_open_files(config.limit(Key::MaxConnections));
     let runtime = runtime()?;
     let served = runtime.block_on(async {
         let mut signals = Signals::new()?;
@@ -49,8 +54,17 @@ pub(crate) fn serve(config: Config, out: &mut dyn Write) -> Result<(), Failure> 
         let how = tokio::select! {
             how = signals.next() => how,
             error = server.failure() => {
+                // The line operators are told to look for, whichever part it was (13 §d).
                 tracing::error!(%error, "wealdrelay listener stopped while serving");
-                return Err(Failure::unavailable(format!("a listener stopped while serving: {error}")));
+                let failure = Failure::unavailable(format!("stopped while serving: {error}"));
+                let code = failure.code();
+                thread::spawn(move || {
+                    thread::sleep(LAST_RESORT);
+                    std::process::exit(code);
+                });
+                // Whoever waits for the exit code restarts us; clients are told to come back then.
+                server.stop().await;
+                return Err(failure);
             }
         };
         tracing::info!("shutting down on {how}");
@@ -83,10 +97,15 @@ pub(crate) fn runtime() -> Result<Runtime, Failure> {
     runtime.map_err(|error| Failure::unavailable(format!("cannot start the runtime: {error}")))
 }
 
-/// The two signals that stop it.
+/// SIGXFSZ, the same number on Linux, macOS and the BSDs.
+const SIGXFSZ: i32 = 25;
+
+/// The two signals that stop it, and one that must not.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    /// Taken so that it does not kill: a file at the process's size limit then is a failed write, which is reported.
+    _file_size: Signal,
 }
 
 impl Signals {
@@ -97,6 +116,7 @@ impl Signals {
         Ok(Self {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
+            _file_size: listen(SignalKind::from_raw(SIGXFSZ))?,
         })
     }
 
@@ -196,7 +216,7 @@ impl Server {
         })
     }
 
-    /// Comes back only if a listener dies.
+    /// Comes back only if a listener, a shard or the store dies.
     async fn failure(&mut self) -> String {
         loop {
             tokio::select! {
@@ -204,8 +224,8 @@ impl Server {
                     Ok(()) => "the private listener ended".to_owned(),
                     Err(error) => format!("the private listener: {error}"),
                 },
-                () = tokio::time::sleep(WATCH) => if self.running.has_failed() {
-                    return "a shard ended".to_owned();
+                () = tokio::time::sleep(WATCH) => if let Some(what) = self.running.failure() {
+                    return what.to_owned();
                 },
             }
         }
@@ -220,7 +240,9 @@ impl Server {
         }
         drop(self.end_surface);
         // With its last request the store is let go of.
-        let _ = tokio::time::timeout(LAST_REQUESTS, self.surface).await;
+        if !self.surface.is_finished() {
+            let _ = tokio::time::timeout(LAST_REQUESTS, self.surface).await;
+        }
     }
 }
 
