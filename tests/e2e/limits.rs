@@ -58,7 +58,7 @@ async fn a_failed_store_ends_the_relay_with_69_and_the_next_start_serves() {
 #[test]
 fn open_files_are_raised_and_too_few_are_told() {
     for (limits, raised, warned) in [
-        ("ulimit -Hn 2048; ulimit -Sn 256", "2048", false),
+        ("ulimit -Sn 256; ulimit -Hn 2048", "2048", false),
         ("ulimit -n 600", "600", true),
     ] {
         let data = tempfile::tempdir().unwrap();
