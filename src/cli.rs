@@ -21,6 +21,11 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
+    /// What the process exits with.
+    pub(crate) fn code(&self) -> i32 {
+        i32::from(self.code)
+    }
+
     /// 64: arguments that can't be used.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self {
@@ -85,11 +90,11 @@ enum Command {
         #[command(subcommand)]
         command: WorkspaceCommand,
     },
-    /// Run a relay in a temporary folder and let two devices talk through it
+    /// Run a relay in a temporary folder and let a team of devices use it
     Demo,
     /// Measure a relay: rates, latencies, server CPU time, memory
-    Bench(drover_benches::BenchArgs),
-    /// Ask the running relay whether it lives: exit code 0 or 1
+    Bench(Box<drover_benches::BenchArgs>),
+    /// Ask the running relay whether it lives, not whether it is ready: exit code 0 or 1
     Healthcheck,
     /// Print the readiness document of the running relay: exit code 0 if it is ready, else 1
     Status,
@@ -212,10 +217,13 @@ fn config_argument(args: &[OsString]) -> Option<PathBuf> {
 /// decisions.md 49. The store's lock tells whether a relay runs on it.
 fn new_workspace(config: &Config, name: &str, out: &mut dyn Write) -> Result<(), Failure> {
     let realm = workspace::realm(name).map_err(Failure::usage)?;
+    let is_new = !config.store_dir().exists();
     let banner = match serve::open_embedded(config)? {
         Err(OpenError::Locked(_)) => mint_running(config, name)?,
         opened => {
             let store = opened.map_err(serve::store_failure)?;
+            // An invite into a store that no relay will ever open is of no use: its maker should see where it is.
+            let _ = writeln!(std::io::stderr(), "drover: {}", stopped_store(config, is_new));
             let minted = workspace::mint_stopped(&store, &realm, config.hostname(), config.handoff_key());
             minted.map_err(|error| Failure::unavailable(format!("the store: {error}")))?
         }
@@ -232,6 +240,15 @@ fn new_workspace(config: &Config, name: &str, out: &mut dyn Write) -> Result<(),
         }
     }
     Ok(())
+}
+
+/// What is said before something is minted beside the relay.
+fn stopped_store(config: &Config, is_new: bool) -> String {
+    format!(
+        "no relay is running: the store in {} was {}",
+        config.store_dir().display(),
+        if is_new { "created here" } else { "opened" }
+    )
 }
 
 /// Asks the running relay, with the key from its data folder.
@@ -495,6 +512,23 @@ mod tests {
         }
     }
 
+    /// Whoever mints in the wrong directory must see it, and a script that reads the invite must not.
+    #[test]
+    fn a_store_that_is_made_for_a_workspace_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        let settings = vec![("DROVER_DATA_DIR".into(), data.clone().into_os_string())];
+        let config = Config::without_file(&settings).unwrap();
+        let place = data.join("store").display().to_string();
+        let new = stopped_store(&config, true);
+        assert!(new.contains(&place) && new.contains("no relay is running") && new.contains("created here"));
+        let old = stopped_store(&config, false);
+        assert!(old.contains(&place) && !old.contains("created"));
+        let settings = [("DROVER_DATA_DIR", data.to_str().unwrap())];
+        let (_, out, _) = drover(&["workspace", "new", "team.example"], &settings);
+        assert!(!out.contains("no relay"), "{out}");
+    }
+
     /// With a handoff key a stopped store seals as well.
     #[test]
     fn a_further_workspace_is_sealed_too() {
@@ -540,7 +574,24 @@ mod tests {
                 69,
                 "/nonexistent/blobs",
             ),
-            ("DROVER_DATA_DIR", "/dev/null/data", 69, "/dev/null/data"),
+            (
+                "DROVER_DATA_DIR",
+                "/dev/null/data",
+                78,
+                "DROVER_DATA_DIR: /dev/null/data",
+            ),
+            (
+                "DROVER_DATA_DIR",
+                "/etc/passwd",
+                78,
+                "DROVER_DATA_DIR: /etc/passwd",
+            ),
+            (
+                "WEALD_RELAY_DATABASE_URL",
+                "file:///etc/passwd",
+                78,
+                "WEALD_RELAY_DATABASE_URL: /etc/passwd",
+            ),
         ] {
             let settings = base(name, value);
             let settings: Vec<_> = settings

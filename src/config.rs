@@ -40,7 +40,7 @@ pub(crate) struct ConfigError(String);
 impl ConfigError {
     /// A complaint about a setting.
     pub(crate) fn of_key(key: Key, what: &str) -> Self {
-        Self::of_name(TABLE[key as usize].name, what)
+        Self::of_name(key.name(), what)
     }
 
     /// A complaint about a file or an unknown name.

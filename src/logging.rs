@@ -35,6 +35,30 @@ pub(crate) fn install(config: &Config) {
     // A level our list of words has and the parser lacks does not exist.
     let level = config.word(Key::LogLevel).parse().unwrap_or(LevelFilter::INFO);
     let _ = subscriber(level, config.word(Key::LogFormat) == "json", Scrubbed(io::stdout)).try_init();
+    if log::set_logger(&StoreErrors).is_ok() {
+        log::set_max_level(log::LevelFilter::Error);
+    }
+}
+
+/// The one library heard through `log`: when the store's background work dies, only it knows of what.
+struct StoreErrors;
+
+impl log::Log for StoreErrors {
+    fn enabled(&self, about: &log::Metadata<'_>) -> bool {
+        let is_store = ["fjall", "lsm_tree"]
+            .into_iter()
+            .any(|name| about.target().split("::").next() == Some(name));
+        is_store && about.level() == log::Level::Error
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        if self.enabled(record.metadata()) {
+            // No error of fjall carries content.
+            tracing::error!(error = %record.args(), "the store's library failed");
+        }
+    }
+
+    fn flush(&self) {}
 }
 
 /// Other people's crates never speak below info: they don't know what must not be logged (13 §d.1).
@@ -154,6 +178,28 @@ mod tests {
             "{raised}"
         );
         assert_eq!(logged(LevelFilter::ERROR, false, speak), "");
+    }
+
+    #[test]
+    fn of_the_store_s_library_errors_are_heard_and_nothing_else() {
+        use log::{Level, Log as _, Record};
+        let say = |target: &str, level, what: &str| {
+            StoreErrors.log(
+                &Record::builder()
+                    .target(target)
+                    .level(level)
+                    .args(format_args!("{what}"))
+                    .build(),
+            );
+        };
+        let out = logged(LevelFilter::INFO, true, || {
+            say("fjall::worker_pool", Level::Error, "Too many open files");
+            say("fjall::worker_pool", Level::Warn, "slow");
+            say("fjallraven", Level::Error, "cold");
+            say("rustls", Level::Error, "alert");
+        });
+        assert_eq!(out.lines().count(), 1, "{out}");
+        assert!(out.contains("Too many open files"), "{out}");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`cli`] | the words after `drover`, and exit codes |
 //! | [`config`] | what the operator chose |
+//! | [`limits`] | what the system allows the process |
 //! | [`logging`] | log lines and what they never say |
 //! | [`serve`] | starting and stopping |
 //! | [`running`] | the relay while it runs, as the operator's surface sees it |
@@ -25,6 +26,7 @@ mod demo;
 mod digest;
 mod handoff;
 mod inspect;
+mod limits;
 mod logging;
 mod operator_key;
 mod private;

@@ -3,11 +3,13 @@
 //!
 //! | Module | Story |
 //! | --- | --- |
+//! | [`listener`] | its connections |
 //! | [`ready`] | `/readyz` |
 //! | [`mod@metrics`] | `/metrics` |
 //! | [`mod@sweep`] | `/gc/sweep` |
 //! | [`process`] | what the system says about this process, for `/metrics` |
 
+pub(crate) mod listener;
 mod metrics;
 mod process;
 mod ready;

@@ -111,9 +111,15 @@ impl Running {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// Whether a shard ended although nobody asked it to.
-    pub(crate) fn has_failed(&self) -> bool {
-        self.with_relay(Relay::has_failed).unwrap_or(false)
+    /// What has broken in a way that only another start can mend.
+    pub(crate) fn failure(&self) -> Option<&'static str> {
+        if self.store.has_failed() {
+            Some("the store takes nothing more until it is opened again")
+        } else if self.with_relay(Relay::has_failed).unwrap_or(false) {
+            Some("a shard ended")
+        } else {
+            None
+        }
     }
 
     /// What is counted; `None` while it starts or stops.
@@ -149,8 +155,17 @@ impl Running {
                 is_sealed,
             ))),
             MintOutcome::Existed => Ok(Mint::Existed),
-            MintOutcome::Failed => anyhow::bail!("the store did not take it"),
+            MintOutcome::Failed => anyhow::bail!("the store did not take it{}", self.room()),
         }
+    }
+
+    /// What is free on the store's disk, as the rest of a sentence: a full disk is the likeliest reason for a refusal, and
+    /// one on which something is still free does not look full.
+    fn room(&self) -> String {
+        rustix::fs::statvfs(self.store_dir()).map_or_else(
+            |_| String::new(),
+            |disk| room(disk.f_bavail.saturating_mul(disk.f_frsize)),
+        )
     }
 
     /// The relay's own workspace, if it has one.
@@ -302,4 +317,31 @@ pub(crate) fn probe_folder(folder: &Path) -> std::io::Result<()> {
     let file = folder.join(format!(".drover-probe-{}", std::process::id()));
     std::fs::write(&file, b"probe")?;
     std::fs::remove_file(&file)
+}
+
+fn room(free_bytes: u64) -> String {
+    let reserve = Embedded::RESERVE_BYTES;
+    let verdict = match free_bytes < reserve {
+        true => ", which is too little",
+        false => "",
+    };
+    format!(
+        ": {} MiB are free on its disk{verdict}; it always leaves {} MiB free",
+        free_bytes >> 20,
+        reserve >> 20
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_tells_what_is_free_and_what_is_kept() {
+        assert_eq!(
+            room(200 << 20),
+            ": 200 MiB are free on its disk, which is too little; it always leaves 256 MiB free"
+        );
+        assert!(!room(256 << 20).contains("too little"));
+    }
 }

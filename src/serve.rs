@@ -5,6 +5,7 @@ use crate::cli::Failure;
 use crate::config::{Config, Key, Storage};
 use crate::digest::build_digest;
 use crate::handoff::HandoffPage;
+use crate::limits;
 use crate::logging::{self, Safe};
 use crate::ringer::{Posting, Ringer};
 use crate::running::{Mint, Running, probe_folder};
@@ -16,11 +17,12 @@ use drover_storage::RealmId;
 use drover_storage::embedded::{Embedded, OpenError};
 use drover_transport::{BindError, PublicPages, Relay, RelayConfig, TlsSource};
 use std::fs::DirBuilder;
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -31,7 +33,9 @@ use tokio::task::JoinHandle;
 const DRAIN: Duration = Duration::from_secs(5);
 /// How long requests on the private listener may take to end after that.
 const LAST_REQUESTS: Duration = Duration::from_secs(1);
-/// How often it is looked whether a shard died.
+/// How long ending after a failure may take in all: what is broken may never answer.
+const LAST_RESORT: Duration = Duration::from_secs(9);
+/// How often it is looked whether a shard or the store died.
 const WATCH: Duration = Duration::from_millis(500);
 /// What `WEALD_RELAY_MAX_LOG_GB` counts in.
 const GIGABYTE: u64 = 1_000_000_000;
@@ -39,9 +43,10 @@ const GIGABYTE: u64 = 1_000_000_000;
 /// Serves until a signal or a failure.
 ///
 /// # Errors
-/// 69 or 78 if it can't start; 69 if a listener dies.
+/// 69 or 78 if it can't start; 69 if a listener, a shard or the store dies.
 pub(crate) fn serve(config: Config, out: &mut dyn Write) -> Result<(), Failure> {
     logging::install(&config);
+    limits::raise_open_files(config.limit(Key::MaxConnections));
     let runtime = runtime()?;
     let served = runtime.block_on(async {
         let mut signals = Signals::new()?;
@@ -49,8 +54,17 @@ pub(crate) fn serve(config: Config, out: &mut dyn Write) -> Result<(), Failure> 
         let how = tokio::select! {
             how = signals.next() => how,
             error = server.failure() => {
+                // The line operators are told to look for, whichever part it was (13 §d).
                 tracing::error!(%error, "wealdrelay listener stopped while serving");
-                return Err(Failure::unavailable(format!("a listener stopped while serving: {error}")));
+                let failure = Failure::unavailable(format!("stopped while serving: {error}"));
+                let code = failure.code();
+                thread::spawn(move || {
+                    thread::sleep(LAST_RESORT);
+                    std::process::exit(code);
+                });
+                // Whoever waits for the exit code restarts us; clients are told to come back then.
+                server.stop().await;
+                return Err(failure);
             }
         };
         tracing::info!("shutting down on {how}");
@@ -83,10 +97,15 @@ pub(crate) fn runtime() -> Result<Runtime, Failure> {
     runtime.map_err(|error| Failure::unavailable(format!("cannot start the runtime: {error}")))
 }
 
-/// The two signals that stop it.
+/// SIGXFSZ, the same number on Linux, macOS and the BSDs.
+const SIGXFSZ: i32 = 25;
+
+/// The two signals that stop it, and one that must not.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    /// Taken so that it does not kill: a file at the process's size limit then is a failed write, which is reported.
+    _file_size: Signal,
 }
 
 impl Signals {
@@ -97,6 +116,7 @@ impl Signals {
         Ok(Self {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
+            _file_size: listen(SignalKind::from_raw(SIGXFSZ))?,
         })
     }
 
@@ -119,7 +139,7 @@ pub(crate) struct Server {
     pub(crate) private: SocketAddr,
     /// With push on.
     posting: Option<Posting>,
-    surface: JoinHandle<io::Result<()>>,
+    surface: JoinHandle<()>,
     /// Dropped to end it.
     end_surface: oneshot::Sender<()>,
 }
@@ -184,8 +204,8 @@ impl Server {
         // Until here, who asks the private listener waits: whoever gets an answer finds the line above in the log.
         let router = private::router(running.clone(), &key);
         let (end_surface, ended) = oneshot::channel::<()>();
-        let serve = axum::serve(listener, router).with_graceful_shutdown(async move { drop(ended.await) });
-        let surface = tokio::spawn(serve.into_future());
+        let serve = private::listener::serve(listener, router, private::listener::HEADERS, ended);
+        let surface = tokio::spawn(serve);
         Ok(Self {
             running,
             public,
@@ -196,17 +216,16 @@ impl Server {
         })
     }
 
-    /// Comes back only if a listener dies.
+    /// Comes back only if a listener, a shard or the store dies.
     async fn failure(&mut self) -> String {
         loop {
             tokio::select! {
                 ended = &mut self.surface => return match ended {
-                    Ok(Ok(())) => "the private listener ended".to_owned(),
-                    Ok(Err(error)) => format!("the private listener: {error}"),
+                    Ok(()) => "the private listener ended".to_owned(),
                     Err(error) => format!("the private listener: {error}"),
                 },
-                () = tokio::time::sleep(WATCH) => if self.running.has_failed() {
-                    return "a shard ended".to_owned();
+                () = tokio::time::sleep(WATCH) => if let Some(what) = self.running.failure() {
+                    return what.to_owned();
                 },
             }
         }
@@ -221,7 +240,9 @@ impl Server {
         }
         drop(self.end_surface);
         // With its last request the store is let go of.
-        let _ = tokio::time::timeout(LAST_REQUESTS, self.surface).await;
+        if !self.surface.is_finished() {
+            let _ = tokio::time::timeout(LAST_REQUESTS, self.surface).await;
+        }
     }
 }
 
@@ -295,8 +316,12 @@ fn announce(running: &Running, public: SocketAddr, private: SocketAddr) {
 /// about a store that is in use.
 pub(crate) fn open_embedded(config: &Config) -> Result<Result<Embedded, OpenError>, Failure> {
     let folder = config.store_dir();
-    make_private(&config.data_dir())?;
-    make_private(&folder)?;
+    make_private(Key::DataDir, &config.data_dir())?;
+    let named_by = match config.is_stated(Key::DatabaseUrl) {
+        true => Key::DatabaseUrl,
+        false => Key::DataDir,
+    };
+    make_private(named_by, &folder)?;
     Ok(Embedded::open(&folder))
 }
 
@@ -308,10 +333,27 @@ pub(crate) fn store_failure(error: OpenError) -> Failure {
     }
 }
 
-/// A folder of our own: nobody else looks in.
-fn make_private(folder: &Path) -> Result<(), Failure> {
+/// A folder of our own: nobody else looks in. 69 if the disk is at fault, 78 if the setting `key` names no place where a
+/// folder can be.
+fn make_private(key: Key, folder: &Path) -> Result<(), Failure> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
-    made.map_err(|error| Failure::unavailable(format!("{}: {error}", folder.display())))
+    made.map_err(|error| {
+        let what = format!(
+            "{}: {} can't be used as a folder: {error}",
+            key.name(),
+            folder.display()
+        );
+        match error.kind() {
+            ErrorKind::AlreadyExists
+            | ErrorKind::NotADirectory
+            | ErrorKind::NotFound
+            | ErrorKind::PermissionDenied
+            | ErrorKind::ReadOnlyFilesystem
+            | ErrorKind::InvalidFilename
+            | ErrorKind::InvalidInput => Failure::config(what),
+            _ => Failure::unavailable(what),
+        }
+    })
 }
 
 /// A blob folder that was named must be there: a mount that is missing would otherwise be written beside.
@@ -320,7 +362,7 @@ fn open_blobs(config: &Config) -> Result<(), Failure> {
         return Ok(());
     };
     if !config.is_stated(Key::StorageUrl) {
-        make_private(&folder)?;
+        make_private(Key::DataDir, &folder)?;
     }
     let probed = probe_folder(&folder);
     probed.map_err(|error| {

@@ -46,6 +46,11 @@ impl fmt::Display for Banner {
                 writeln!(f, "weald:   invite link  {link}")?;
                 if let Some(code) = code {
                     writeln!(f, "weald:   invite code  {code}")?;
+                    // The page behind the link knows links that carry a secret of their own; this one comes with a code.
+                    writeln!(
+                        f,
+                        "weald:   (both go into the app; opening the link in a browser is not enough)"
+                    )?;
                 }
             }
             Shown::Sealed { hostname } => writeln!(f, "weald:   hostname     {hostname}")?,
@@ -190,7 +195,8 @@ mod tests {
             hostname: "relay.example".into(),
         });
         let link = "weald:   invite link  https://relay.example/join/abababababababababababababababab\n";
-        let code = "weald:   invite code  AAAA-BBBB-CCCC\n";
+        let code = "weald:   invite code  AAAA-BBBB-CCCC\n\
+                    weald:   (both go into the app; opening the link in a browser is not enough)\n";
         let key = "weald:   genesis key  ff\n";
         let hostname = "weald:   hostname     relay.example\n";
         for (banner, lines) in [

@@ -5,6 +5,8 @@
 mod clients;
 #[path = "e2e/crash.rs"]
 mod crash;
+#[path = "e2e/limits.rs"]
+mod limits;
 #[path = "e2e/relay.rs"]
 mod relay;
 #[path = "e2e/services.rs"]

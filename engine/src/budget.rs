@@ -26,6 +26,30 @@ impl Window {
     }
 }
 
+/// Keeps a log line that others can provoke at will to one in 60 s, and counts what it held back.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Seldom {
+    written_ms: Option<u64>,
+    suppressed: u64,
+}
+
+impl Seldom {
+    const PAUSE_MS: u64 = 60_000;
+
+    /// Whether to write the line now: then with the number of those held back since the last.
+    pub(crate) fn due(&mut self, mono_ms: u64) -> Option<u64> {
+        if self
+            .written_ms
+            .is_some_and(|at_ms| mono_ms < at_ms + Self::PAUSE_MS)
+        {
+            self.suppressed += 1;
+            return None;
+        }
+        self.written_ms = Some(mono_ms);
+        Some(std::mem::take(&mut self.suppressed))
+    }
+}
+
 /// At most `N` charges within any stretch of `LENGTH_MS`, by their moments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sliding<const N: usize, const LENGTH_MS: u64> {
@@ -114,6 +138,18 @@ mod tests {
             window.charge(60_000, 2),
             "a clock that stepped back opens a new window"
         );
+    }
+
+    #[test]
+    fn a_line_is_written_once_a_minute_with_the_count_of_the_others() {
+        let mut line = Seldom::default();
+        assert_eq!(line.due(0), Some(0), "the first is never held back");
+        assert_eq!(line.due(0), None);
+        assert_eq!(line.due(59_999), None);
+        assert_eq!(line.due(60_000), Some(2));
+        assert_eq!(line.due(60_001), None);
+        assert_eq!(line.due(120_000), Some(1));
+        assert_eq!(line.due(999_000), Some(0));
     }
 
     #[test]

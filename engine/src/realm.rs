@@ -1,7 +1,7 @@
 //! One workspace in memory: everything that must be decided in one place (architecture.md §1). Decisions read this
 //! state; a change is made here only after its commit is durable.
 
-use crate::budget::Minute;
+use crate::budget::{Minute, Seldom};
 use crate::chain::{Chain, Head};
 use crate::event::ConnId;
 use crate::records::{self, Attempt, Genesis, Grant, Handoff, Invite, InviteState, Seat, Shelf};
@@ -77,6 +77,8 @@ pub(crate) struct Realm {
     pub(crate) ops: VecDeque<Op>,
     /// One control commit at a time.
     pub(crate) busy: bool,
+    /// The log line about having all the groups it may have.
+    pub(crate) groups_full: Seldom,
 }
 
 impl Realm {
@@ -113,6 +115,7 @@ impl Realm {
             ingress: Minute::default(),
             ops: VecDeque::new(),
             busy: false,
+            groups_full: Seldom::default(),
         };
         let (mut newest, mut salted, mut head) = (None, false, None);
         for (key, value) in stored {

@@ -52,8 +52,8 @@ fn unknown(name: &str) -> ConfigError {
     if name.starts_with("TRUESEAL_RELAY_STORE_") {
         return ConfigError::of_name(
             name,
-            "is not used: a TrueSeal store is brought over once with the import command, into the store this relay \
-             has (DROVER_DATA_DIR)",
+            "is not used: this relay has a store of its own (DROVER_DATA_DIR), and the import of a TrueSeal store is not \
+             built yet",
         );
     }
     ConfigError::of_name(
@@ -129,12 +129,12 @@ mod tests {
 
     /// decisions.md 42.
     #[test]
-    fn a_trueseal_store_is_pointed_at_the_import() {
+    fn a_trueseal_store_is_not_used_and_its_import_not_promised() {
         let refusal = read_one("TRUESEAL_RELAY_STORE_POSTGRES_DSN", "postgres://u:hunter2@h/d")
             .unwrap_err()
             .to_string();
         assert!(
-            refusal.contains("import") && !refusal.contains("hunter2"),
+            refusal.contains("is not built yet") && !refusal.contains("hunter2"),
             "{refusal}"
         );
     }

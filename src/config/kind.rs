@@ -27,6 +27,8 @@ pub(crate) enum Off {
 pub(crate) enum Kind {
     /// Anything that is not blank.
     Text,
+    /// What stands between `https://` and the path of a link.
+    Host,
     /// One of these words, exactly.
     Word(&'static [&'static str]),
     /// Unsigned decimal within bounds.
@@ -134,6 +136,11 @@ impl Kind {
         }
         match self {
             Self::Text => Ok(Value::Text(text.to_owned())),
+            // An address here would make every invite link one that no browser opens.
+            Self::Host if text.contains('/') => Err(
+                "must be a host name alone, without https:// and without a slash: relay.example".to_owned(),
+            ),
+            Self::Host => Ok(Value::Text(text.to_owned())),
             Self::Word(words) => match words.iter().find(|word| **word == text) {
                 Some(word) => Ok(Value::Word(word)),
                 None => Err(format!("must be one of {} (exactly so)", words.join(", "))),
@@ -213,9 +220,8 @@ fn parse_database(text: &str) -> Result<Database, String> {
             _ => Err("must name hosts and a keyspace: scylla://host[:port][,host…]/keyspace".to_owned()),
         },
         Some(("postgres" | "postgresql", _)) => {
-            Err("names a PostgreSQL database, which this relay does not run on: bring it over once with the import \
-             command, then name the new store as file:///absolute/path, or unset this for the store in \
-             DROVER_DATA_DIR"
+            Err("names a PostgreSQL database, which this relay does not run on, and its import is not built yet: name \
+             the embedded store as file:///absolute/path, or unset this for the store in DROVER_DATA_DIR"
                 .to_owned())
         }
         _ => Err("must be file:///absolute/path or scylla://host[:port][,host…]/keyspace".to_owned()),
@@ -464,7 +470,7 @@ mod tests {
                 .parse(&format!("{scheme}://weald:hunter2@db/weald"))
                 .unwrap_err();
             assert!(
-                complaint.contains("import") && complaint.contains("file:///"),
+                complaint.contains("import is not built yet") && complaint.contains("file:///"),
                 "{complaint}"
             );
             assert!(!complaint.contains("hunter2"));

@@ -25,6 +25,10 @@ Words are exact and case-sensitive, except `unlimited`. Numbers are unsigned dec
 name that is not listed here, an array or a table is refused: exit code 78 and one line that names the setting.
 `drover --check-config` shows every value and where it came from, without secrets, and opens nothing.
 
+Each client holds an open file of the process, and 512 more are kept for the store and the private listener. The soft
+limit (`ulimit -n`) is raised to the hard one at the start; if that is below `WEALD_RELAY_MAX_CONNECTIONS` + 512, a
+warning says so and clients beyond it are turned away.
+
 ";
 
 fn render() -> String {
@@ -59,6 +63,7 @@ fn words(words: &[&str]) -> String {
 fn allowed(row: &Row) -> String {
     match row.kind {
         Kind::Text => "text".to_owned(),
+        Kind::Host => "host name, with a port if need be".to_owned(),
         Kind::Word(list) => words(list),
         Kind::Tls => words(TLS_WORDS),
         Kind::HostPort => "host:port".to_owned(),

@@ -8,13 +8,14 @@ use std::fmt::Write as _;
 /// All lines.
 pub(crate) fn report(config: &Config) -> String {
     let mut out = String::new();
+    let width = TABLE.iter().map(|row| row.name.len()).max().unwrap_or_default();
     for row in TABLE {
         let source = match config.source(row.key) {
             Source::Environment => "environment",
             Source::File => "relay.toml",
             Source::Default => "default",
         };
-        let _ = writeln!(out, "{:<38} {:<34} {source}", row.name, shown(config, row));
+        let _ = writeln!(out, "{:<width$} {:<34} {source}", row.name, shown(config, row));
     }
     out
 }

@@ -21,8 +21,14 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
 /// What depends on this machine or this build rather than on the settings alone.
 pub(super) fn servable(config: &Config) -> Result<(), ConfigError> {
     for key in [Key::TlsCertFile, Key::TlsKeyFile] {
-        if let Some(Err(error)) = config.text(key).map(File::open) {
-            return refuse(key, &format!("names a file that can't be read: {}", error.kind()));
+        let Some(path) = config.text(key) else { continue };
+        if let Err(error) = File::open(path) {
+            // Whoever put the key itself here, instead of its file's name, must not find it in a log.
+            let path = match path.contains("-----") {
+                true => "PEM instead of a path".to_owned(),
+                false => path.escape_debug().to_string(),
+            };
+            return refuse(key, &format!("names a file that can't be read: {path}: {error}"));
         }
     }
     if config.value(Key::DatabaseUrl) == &Value::Database(Database::Scylla) {

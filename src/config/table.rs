@@ -90,11 +90,18 @@ macro_rules! settings {
     };
 }
 
+impl Key {
+    /// The full name of the setting.
+    pub(crate) fn name(self) -> &'static str {
+        TABLE[self as usize].name
+    }
+}
+
 settings! {
-    Hostname "WEALD_RELAY_HOSTNAME" Kind::Text, Some("localhost"), Plain,
+    Hostname "WEALD_RELAY_HOSTNAME" Kind::Host, Some("localhost"), Plain,
         "Public name. Goes into invite links (`https://HOSTNAME/join/TOKEN`); the first workspace is named after it once, and a later change only changes links.";
     DatabaseUrl "WEALD_RELAY_DATABASE_URL" Kind::Database, None, SetNotPrinted,
-        "Where envelopes and control records are kept: `file:///abs/path` for the embedded store. Unset: the embedded store in `DROVER_DATA_DIR/store`. `postgres://` is refused: such a database is imported once.";
+        "Where envelopes and control records are kept: `file:///abs/path` for the embedded store. Unset: the embedded store in `DROVER_DATA_DIR/store`. `postgres://` is refused: importing such a database is not built yet.";
     DbPoolSize "WEALD_RELAY_DB_POOL_SIZE" Kind::Number { min: 1, max: u32::MAX as u64, off: Off::Never }, Some("8"), Plain,
         "Reported in the readiness document as `db_pool.size`; the embedded store uses no connections.";
     StorageUrl "WEALD_RELAY_STORAGE_URL" Kind::Storage, None, Plain,
@@ -186,7 +193,7 @@ settings! {
     LogFormat "WEALD_RELAY_LOG_FORMAT" Kind::Word(&["json", "text"]), Some("json"), Plain,
         "One JSON object per line, or text.";
     DataDir "DROVER_DATA_DIR" Kind::Text, Some("./drover-data"), Plain,
-        "Folder of the embedded store, the default blob folder, the development certificate and `operator.key`.";
+        "Folder of the embedded store, the default blob folder, the development certificate and `operator.key`. The store keeps 256 MiB of its disk free: a write that would leave less is refused, and readiness says so.";
     TlsCertFile "DROVER_TLS_CERT_FILE" Kind::Text, None, Plain,
         "Certificate chain in PEM, for `WEALD_RELAY_TLS=file`.";
     TlsKeyFile "DROVER_TLS_KEY_FILE" Kind::Text, None, Plain,

@@ -206,6 +206,7 @@ fn connections(page: &mut Page, counters: &Counters) {
         ("accepted", t.accepted),
         ("failed", t.accept_errors),
         ("no_descriptor", t.accept_descriptor_limit),
+        ("half_open", t.accept_half_open),
     ];
     page.by(
         "weald_relay_accepts_total",

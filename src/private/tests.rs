@@ -110,12 +110,12 @@ async fn the_bearer_opens_readiness_and_the_operator_routes() {
         Some("operator-secret-0123456789abcdef "),
         Some("operator-secret-0123456789abcdefx"),
     ] {
+        // Blanks around a header's value are no part of it.
+        if wrong.map(str::trim_end) == Some(TOKEN) {
+            continue;
+        }
         assert_eq!(request(&server, "POST", "/gc/sweep", wrong, "").await.status, 401);
         for path in ["/version", "/admitted"] {
-            // Blanks around a header's value are no part of it.
-            if wrong.map(str::trim_end) == Some(TOKEN) {
-                continue;
-            }
             let answer = get(&server, path, wrong).await;
             assert_eq!(
                 (answer.status, answer.body.trim()),

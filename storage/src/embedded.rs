@@ -94,6 +94,8 @@ struct Shared {
 /// Whether the last commit succeeded, and whether one is stuck.
 struct Health {
     good: AtomicBool,
+    /// For good: until the next start nothing is taken.
+    failed: AtomicBool,
     opened: Instant,
     /// When the commit under way began, in milliseconds since `opened` and one; 0 if there is none.
     began_ms: AtomicU64,
@@ -103,6 +105,7 @@ impl Health {
     fn new() -> Self {
         Self {
             good: AtomicBool::new(true),
+            failed: AtomicBool::new(false),
             opened: Instant::now(),
             began_ms: AtomicU64::new(0),
         }
@@ -119,6 +122,10 @@ impl Health {
     fn set(&self, good: bool) {
         self.good.store(good, Ordering::Relaxed);
         self.began_ms.store(0, Ordering::Relaxed);
+    }
+
+    fn fail(&self) {
+        self.failed.store(true, Ordering::Relaxed);
     }
 
     fn get(&self) -> bool {
@@ -160,6 +167,9 @@ impl<T> Drop for Answer<T> {
 }
 
 impl Embedded {
+    /// What it keeps free on its disk: a batch that would leave less is refused.
+    pub const RESERVE_BYTES: u64 = committer::RESERVE_BYTES;
+
     /// Opens or creates the store in `folder`.
     ///
     /// # Errors
@@ -252,6 +262,12 @@ impl Embedded {
     /// Whether the last commit succeeded (readiness).
     pub fn healthy(&self) -> bool {
         self.inner.shared.health.get()
+    }
+
+    /// Whether the store takes nothing more until it is opened again: a write or fjall's background work failed, and
+    /// what was written of it is known only to the next start. A full disk is not of this kind.
+    pub fn has_failed(&self) -> bool {
+        self.inner.shared.health.failed.load(Ordering::Relaxed)
     }
 
     fn submit(&self, request: Request) {

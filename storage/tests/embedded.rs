@@ -49,7 +49,8 @@ fn child() {
     let mut out = std::io::stdout();
     for (n, result) in &answers {
         if let Err(error) = result {
-            writeln!(out, "failed {error:?} {}", store.healthy()).expect("parent reads");
+            let (healthy, failed) = (store.healthy(), store.has_failed());
+            writeln!(out, "failed {error:?} {healthy} {failed}").expect("parent reads");
             let (_, next) = answers.recv().expect("answered");
             writeln!(out, "then {next:?}").expect("parent reads");
             return;
@@ -174,7 +175,7 @@ fn a_failed_write_poisons_the_store_and_loses_nothing_acknowledged() {
     child.wait().expect("ended");
     assert!(acknowledged > 50);
     assert_eq!(failure.len(), 2);
-    assert_eq!(failure[0], "failed Unknown false");
+    assert_eq!(failure[0], "failed Unknown false true");
     // Of the same group, or of a later one that was not tried any more.
     assert!(
         ["then Err(Unknown)", "then Err(NotCommitted)"].contains(&failure[1].as_str()),

@@ -14,7 +14,7 @@ pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_drover");
 
 pub(crate) struct Relay {
     pub(crate) data: TempDir,
-    child: Child,
+    pub(crate) child: Child,
     listen: String,
     private: String,
     env: Vec<(String, String)>,
@@ -61,6 +61,16 @@ impl Relay {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
         (self.child, _) = spawn(self.data.path(), &self.listen, &self.private, &self.env);
+    }
+
+    /// The same after `limits`, words for the shell such as `ulimit -f 100`.
+    pub(crate) fn kill_and_restart_in(&mut self, limits: &str) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        let mut command = Command::new("sh");
+        let script = format!("{limits}; exec \"$0\" \"$@\"");
+        command.args(["-c", &script, PROGRAM]);
+        (self.child, _) = spawn_by(command, self.data.path(), &self.listen, &self.private, &self.env);
     }
 
     /// Founds the first workspace and admits `members`.
@@ -148,7 +158,7 @@ pub(crate) fn banner(lines: &[String]) -> Option<Banner> {
     })
 }
 
-fn free_address() -> String {
+pub(crate) fn free_address() -> String {
     TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -156,7 +166,13 @@ fn free_address() -> String {
         .to_string()
 }
 
-fn settings(command: &mut Command, data: &Path, listen: &str, private: &str, env: &[(String, String)]) {
+pub(crate) fn settings(
+    command: &mut Command,
+    data: &Path,
+    listen: &str,
+    private: &str,
+    env: &[(String, String)],
+) {
     command
         .env_clear()
         .env("WEALD_RELAY_LISTEN", listen)
@@ -169,7 +185,16 @@ fn settings(command: &mut Command, data: &Path, listen: &str, private: &str, env
 
 /// Starts the program and waits until it says that it listens; answers what it said before.
 fn spawn(data: &Path, listen: &str, private: &str, env: &[(String, String)]) -> (Child, Vec<String>) {
-    let mut command = Command::new(PROGRAM);
+    spawn_by(Command::new(PROGRAM), data, listen, private, env)
+}
+
+fn spawn_by(
+    mut command: Command,
+    data: &Path,
+    listen: &str,
+    private: &str,
+    env: &[(String, String)],
+) -> (Child, Vec<String>) {
     command.arg("serve").stdin(Stdio::null()).stdout(Stdio::piped());
     settings(&mut command, data, listen, private, env);
     let mut child = command.spawn().unwrap();
@@ -183,5 +208,6 @@ fn spawn(data: &Path, listen: &str, private: &str, env: &[(String, String)]) -> 
         }
         said.push(line);
     }
-    panic!("the relay ended before it listened: {said:?}");
+    let ended = child.wait().unwrap();
+    panic!("the relay ended before it listened, {ended}: {said:?}");
 }

@@ -1,7 +1,7 @@
 //! How many connections there may be, in all and from one source before they have authenticated (02 §1).
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,14 +17,60 @@ pub(crate) enum Refusal {
     Ceiling,
 }
 
+/// How much each peer holds of something.
+pub(crate) struct Shares {
+    /// Peers are kept as a keyed hash only (13 §h).
+    key: RandomState,
+    held: [Mutex<HashMap<u64, u64>>; PARTS],
+}
+
+impl Shares {
+    pub(crate) fn new() -> Self {
+        Self {
+            key: RandomState::new(),
+            held: Default::default(),
+        }
+    }
+
+    /// Takes one more for this peer, unless it holds `max` (at least 1) already. The answer is what to give back.
+    pub(crate) fn take(&self, peer: impl Hash, max: u64) -> Option<u64> {
+        let hash = self.key.hash_one(peer);
+        let mut held = self.part(hash).lock().unwrap_or_else(PoisonError::into_inner);
+        let count = held.entry(hash).or_default();
+        if *count >= max {
+            return None;
+        }
+        *count += 1;
+        Some(hash)
+    }
+
+    /// Gives one back.
+    pub(crate) fn give_back(&self, hash: u64) {
+        let mut held = self.part(hash).lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = held.get_mut(&hash) {
+            *count -= 1;
+            if *count == 0 {
+                held.remove(&hash);
+            }
+        }
+    }
+
+    fn part(&self, hash: u64) -> &Mutex<HashMap<u64, u64>> {
+        &self.held[hash as usize % PARTS]
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.held.iter().all(|part| part.lock().unwrap().is_empty())
+    }
+}
+
 /// The process-wide count.
 pub(crate) struct Admission {
     ceiling: Option<u64>,
     share: u64,
     taken: AtomicU64,
-    /// Sources are kept as a keyed hash only (13 §h).
-    key: RandomState,
-    sources: [Mutex<HashMap<u64, u64>>; PARTS],
+    sources: Shares,
 }
 
 impl Admission {
@@ -34,8 +80,7 @@ impl Admission {
             ceiling,
             share: ceiling.map_or(u64::MAX, |ceiling| (ceiling / 4).max(1)),
             taken: AtomicU64::new(0),
-            key: RandomState::new(),
-            sources: Default::default(),
+            sources: Shares::new(),
         })
     }
 
@@ -47,14 +92,7 @@ impl Admission {
             seated: false,
         };
         if self.ceiling.is_some() {
-            let hash = self.key.hash_one(source);
-            let mut held = self.part(hash).lock().unwrap_or_else(PoisonError::into_inner);
-            let count = held.entry(hash).or_default();
-            if *count >= self.share {
-                return Err(Refusal::Share);
-            }
-            *count += 1;
-            seat.source = Some(hash);
+            seat.source = Some(self.sources.take(source, self.share).ok_or(Refusal::Share)?);
         }
         let ceiling = self.ceiling.unwrap_or(u64::MAX);
         let take = |taken| (taken < ceiling).then_some(taken + 1);
@@ -73,20 +111,6 @@ impl Admission {
     pub(crate) fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
     }
-
-    fn part(&self, hash: u64) -> &Mutex<HashMap<u64, u64>> {
-        &self.sources[hash as usize % PARTS]
-    }
-
-    fn give_back(&self, hash: u64) {
-        let mut held = self.part(hash).lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = held.get_mut(&hash) {
-            *count -= 1;
-            if *count == 0 {
-                held.remove(&hash);
-            }
-        }
-    }
 }
 
 /// One connection's place, given back when dropped.
@@ -100,7 +124,7 @@ impl Seat {
     /// The connection has authenticated: it no longer counts for its source.
     pub(crate) fn authenticated(&mut self) {
         if let Some(hash) = self.source.take() {
-            self.admission.give_back(hash);
+            self.admission.sources.give_back(hash);
         }
     }
 }
@@ -137,12 +161,7 @@ mod tests {
         assert_eq!(admission.enter("h").err(), Some(Refusal::Ceiling));
         drop((first, third, others));
         assert_eq!(admission.taken(), 0);
-        assert!(
-            admission
-                .sources
-                .iter()
-                .all(|part| part.lock().unwrap().is_empty())
-        );
+        assert!(admission.sources.is_empty());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! boxed and what is empty owns no buffer.
 
 use crate::admission::Seat;
+use crate::lobby::Place;
 use crate::tls::TlsSession;
 use crate::ws::Codec;
 use bytes::Bytes;
@@ -40,6 +41,8 @@ pub(crate) struct Conn<S> {
     pub(crate) outbox: Outbox,
     pub(crate) codec: Codec,
     pub(crate) tls: Option<Box<TlsSession>>,
+    /// Held until it upgrades or is closed.
+    pub(crate) place: Option<Place>,
     pub(crate) seat: Option<Seat>,
     pub(crate) phase: Phase,
     /// The newest ping's answer, waiting because the outbox is full.
@@ -60,12 +63,13 @@ pub(crate) struct Conn<S> {
 
 impl<S> Conn<S> {
     /// A connection that was just accepted.
-    pub(crate) fn accepted(socket: S, peer: SocketAddr, tls: Option<Box<TlsSession>>) -> Self {
+    pub(crate) fn accepted(socket: S, peer: SocketAddr, place: Place, tls: Option<Box<TlsSession>>) -> Self {
         Self {
             socket,
             outbox: Outbox::default(),
             codec: Codec::default(),
             tls,
+            place: Some(place),
             seat: None,
             phase: Phase::Request(Box::new(Request { peer })),
             pong: None,

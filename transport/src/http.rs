@@ -293,6 +293,7 @@ mod tests {
         assert_eq!(status("GET /healthz HTTP/1.1\r\n\r\n", 1), "200");
     }
 
+    /// W06.24: the join page is the same for every token.
     #[test]
     fn pages() {
         let body = |head: &str| match asked(head, 0) {

@@ -253,6 +253,8 @@ impl<D: Driver> Turn<D> {
                 Ok(seat) => {
                     metrics.upgraded.add(1);
                     conn.seat = Some(seat);
+                    // After the seat: what is counted twice for a moment admits nobody too many.
+                    conn.place = None;
                     conn.phase = Phase::Open;
                     conn.force(accept, 0);
                     self.world.mark_dirty(id);

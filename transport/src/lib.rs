@@ -11,7 +11,7 @@
 //! | `driver`, `epoll` | what the loop needs of the system, and epoll for it |
 //! | `http`, `ws`, `tls` | the request before the WebSocket, its frames, and TLS below, all without I/O |
 //! | `pages` | what the binary adds to the pages of `http` |
-//! | `listen`, `admission` | binding and accepting; how many connections there may be |
+//! | `listen`, `lobby`, `admission` | binding and accepting; how many sockets and connections there may be |
 //! | `mailbox`, `offload`, `stop` | how other threads reach a shard, what is computed elsewhere, stopping |
 //! | `clock`, `timers`, `chunk`, `metrics` | time, deadlines, the read buffer, what is counted |
 //!
@@ -33,6 +33,7 @@ mod epoll;
 mod http;
 mod input;
 mod listen;
+mod lobby;
 mod mailbox;
 mod metrics;
 mod offload;
@@ -59,6 +60,7 @@ pub(crate) use double::Shard;
 pub(crate) use drover_engine::Shard;
 
 pub use config::{BindError, RelayConfig, TURN_US_MAX, TlsError, TlsSource, WakeSink};
+pub use lobby::DESCRIPTORS_RESERVED;
 pub use metrics::{CLOSE_REASON_LABELS, Snapshot};
 pub use pages::{Page, PublicPages};
 pub use relay::{Bound, Relay};

@@ -10,6 +10,7 @@ pub(crate) struct Metrics {
     pub(crate) accepted: Counter,
     pub(crate) accept_errors: Counter,
     pub(crate) accept_descriptor_limit: Counter,
+    pub(crate) accept_half_open: Counter,
     pub(crate) sockets: Counter,
     pub(crate) upgraded: Counter,
     pub(crate) refused_malformed: Counter,
@@ -65,8 +66,10 @@ pub struct Snapshot {
     pub accepted: u64,
     /// Failed accepts other than at the descriptor limit.
     pub accept_errors: u64,
-    /// Connections closed unserved because the process has no descriptor left.
+    /// Connections closed unserved because the process has no descriptor left, or none but those kept for the store.
     pub accept_descriptor_limit: u64,
+    /// Connections closed unserved because too many have not upgraded yet, in all or from their address.
+    pub accept_half_open: u64,
     /// Gauge: open sockets of any kind.
     pub sockets: u64,
     /// Gauge: seats taken, which is what the ceiling compares (02 §1).
@@ -120,6 +123,7 @@ impl Snapshot {
             accepted,
             accept_errors,
             accept_descriptor_limit,
+            accept_half_open,
             sockets,
             upgraded,
             refused_malformed,
@@ -145,6 +149,7 @@ impl Snapshot {
             (&mut self.accepted, accepted),
             (&mut self.accept_errors, accept_errors),
             (&mut self.accept_descriptor_limit, accept_descriptor_limit),
+            (&mut self.accept_half_open, accept_half_open),
             (&mut self.sockets, sockets),
             (&mut self.upgraded, upgraded),
             (&mut self.refused_malformed, refused_malformed),

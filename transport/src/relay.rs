@@ -6,6 +6,7 @@ use crate::clock;
 use crate::config::{BindError, RelayConfig};
 use crate::epoll::Epoll;
 use crate::listen;
+use crate::lobby::{self, Lobby};
 use crate::mailbox::{Letter, Mailbox};
 use crate::metrics::{Metrics, Snapshot};
 use crate::offload::Offload;
@@ -43,7 +44,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Binds the port and loads the certificate.
+    /// Binds the port and loads the certificate. The process's limit on open files is read here: raise it before.
     ///
     /// # Errors
     /// [`BindError`], if the port is taken, the certificate can't be used or the system is out of something.
@@ -67,6 +68,11 @@ impl Relay {
             doors: doors.into(),
             stores: config.stores.clone(),
             offload: Offload::start()?,
+            lobby: Lobby::new(
+                config.max_connections,
+                config.trusted_proxy_hops > 0,
+                lobby::sockets_max(),
+            ),
             admission: Admission::new(config.max_connections),
             wakes: config.wakes.clone(),
         });

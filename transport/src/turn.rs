@@ -7,6 +7,7 @@ use crate::clock::{self, Pace};
 use crate::conn::{Conn, Phase};
 use crate::driver::{Driver, Ready};
 use crate::listen::{self, Spare};
+use crate::lobby::Refusal;
 use crate::mailbox::{Letter, Mailbox};
 use crate::pages::PublicPages;
 use crate::parcel::Parcel;
@@ -309,6 +310,19 @@ impl<D: Driver> Turn<D> {
         for _ in 0..ACCEPTS_MAX {
             match self.world.driver.accept() {
                 Ok(Some((stream, peer))) => {
+                    let shared = &self.world.shared;
+                    let place = match shared.lobby.enter(peer.ip(), shared.admission.taken()) {
+                        Ok(place) => place,
+                        // Closed at once, so that a flood costs neither a descriptor nor a line in the log.
+                        Err(Refusal::HalfOpen) => {
+                            self.world.metrics.accept_half_open.add(1);
+                            continue;
+                        }
+                        Err(Refusal::Descriptors) => {
+                            self.world.metrics.accept_descriptor_limit.add(1);
+                            continue;
+                        }
+                    };
                     self.world.metrics.accepted.add(1);
                     let id = self.world.conns.next_id();
                     let tls = self
@@ -320,7 +334,7 @@ impl<D: Driver> Turn<D> {
                         .and_then(|()| self.world.driver.adopt(stream, id.slot));
                     match (adopted, tls.transpose()) {
                         (Ok(socket), Ok(tls)) => {
-                            self.world.conns.insert(Conn::accepted(socket, peer, tls));
+                            self.world.conns.insert(Conn::accepted(socket, peer, place, tls));
                             self.world.metrics.sockets.add(1);
                             self.world
                                 .timers
@@ -409,6 +423,7 @@ impl<D: Driver> Turn<D> {
             outbox,
             codec,
             tls,
+            place: None,
             seat,
             phase: Phase::Open,
             pong: None,

@@ -6,6 +6,7 @@ use crate::admission::Admission;
 use crate::config::WakeSink;
 use crate::conn::{Conn, Moving, Phase};
 use crate::driver::Driver;
+use crate::lobby::Lobby;
 use crate::mailbox::{Letter, Mailbox};
 use crate::metrics::{Metrics, position};
 use crate::offload::Offload;
@@ -35,6 +36,7 @@ pub(crate) struct Shared {
     pub(crate) doors: Box<[Arc<Mailbox>]>,
     pub(crate) stores: Stores,
     pub(crate) offload: Offload,
+    pub(crate) lobby: Arc<Lobby>,
     pub(crate) admission: Arc<Admission>,
     pub(crate) wakes: Option<WakeSink>,
 }

@@ -245,7 +245,7 @@ impl Shard {
             return self.refuse_auth(conn, Code::WriterNotInAccessSet, fx);
         }
         if admission == Admission::InSet && !claimed {
-            let unknown = self.unknown_groups(conn, &id);
+            let unknown = self.unknown_groups(conn, slot);
             if !unknown.is_empty() {
                 let keys = unknown.iter().map(group_key).collect();
                 let ticket = self.ticket(Pending::Claim {
@@ -274,25 +274,34 @@ impl Shard {
     }
 
     /// Groups named in CONNECT that nobody owns yet, as many as the workspace's ceiling allows (05 §10).
-    pub(super) fn unknown_groups(&mut self, conn: ConnId, realm: &RealmId) -> Vec<GroupId> {
+    pub(super) fn unknown_groups(&mut self, conn: ConnId, slot: u32) -> Vec<GroupId> {
         let named = self.session(conn).map(|s| s.named.clone()).unwrap_or_default();
-        self.unclaimed(&named, realm)
+        self.unclaimed(&named, slot)
     }
 
     /// Of these groups the ones without an owner, once each, within the workspace's ceiling.
-    pub(super) fn unclaimed(&self, groups: &[GroupId], realm: &RealmId) -> Vec<GroupId> {
+    pub(super) fn unclaimed(&mut self, groups: &[GroupId], slot: u32) -> Vec<GroupId> {
+        let id = self.realms[slot as usize].id.clone();
         let mut unknown: Vec<GroupId> = Vec::new();
         for group in groups {
             if self.directory.group(group).is_none() && !unknown.contains(group) {
                 unknown.push(*group);
             }
         }
-        let room = GROUPS_PER_WORKSPACE.saturating_sub(self.directory.group_count(realm));
+        let room = GROUPS_PER_WORKSPACE.saturating_sub(self.directory.group_count(&id));
         if unknown.len() > room {
-            tracing::warn!(
-                rows = GROUPS_PER_WORKSPACE,
-                "a workspace has all the groups it may have"
-            );
+            // Every AUTH that names one more comes here.
+            let now_ms = self.now.mono_ms;
+            if let Some(suppressed) = self
+                .realm_mut(slot)
+                .and_then(|realm| realm.groups_full.due(now_ms))
+            {
+                tracing::warn!(
+                    rows = GROUPS_PER_WORKSPACE,
+                    suppressed,
+                    "a workspace has all the groups it may have"
+                );
+            }
             unknown.truncate(room);
         }
         unknown

@@ -5,6 +5,7 @@ mod commit;
 
 use super::Shard;
 use super::drops::Part;
+use crate::budget::Seldom;
 use crate::effects::Effects;
 use crate::event::ConnId;
 use crate::group::{Group, Loaded, RunItem, SealedRun};
@@ -67,6 +68,8 @@ pub(super) struct Ingest {
     under_way: Option<Batch>,
     /// Batches that ended, well or not: the open one is number `ended + 1`, or `+ 2` while one is under way.
     ended: u64,
+    /// The log line about a batch that failed.
+    failures: Seldom,
 }
 
 impl Ingest {

@@ -823,7 +823,7 @@ fn refused_check_loads_the_realm_again() {
 }
 
 /// The transparency log: entry 0 is the genesis, and every later kind is chained to it (05 §13, decisions.md 38).
-/// W06.20
+/// W06.20, W09.13, W09.14: entry 0 is there once, and a refused publication appends nothing.
 #[test]
 fn transparency_log_is_chained() {
     let (mut w, mut ws, admin) = founded(&[&Device::new(5)]);
@@ -834,6 +834,8 @@ fn transparency_log_is_chained() {
     w.accept(c, &mut ws, set);
     let set = ws.next().by(&ws.founder);
     w.accept(admin, &mut ws, set);
+    let forged = ws.removing(&[&Device::new(20)]).by(&Device::new(99));
+    assert!(w.ask1(admin, access(&forged.encode())).code().is_some());
     let entries: Vec<Bytes> = w
         .records(&ws.minted.realm)
         .into_iter()

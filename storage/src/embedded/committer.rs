@@ -162,6 +162,9 @@ impl Committer<'_> {
             },
         };
         self.poisoned = outcome.is_err();
+        if self.poisoned {
+            self.health.fail();
+        }
         self.health.set(outcome.is_ok());
         for Decided { wrote, answer } in decided {
             let failed = outcome

@@ -50,6 +50,9 @@ const BLOCK_BYTES: u32 = 16 * 1024;
 const MEMTABLE_BYTES: u64 = 32 << 20;
 /// All journals together; reached only if one keyspace is written much less than the other.
 const JOURNAL_BYTES_MAX: u64 = 192 << 20;
+/// Files of tables that are kept open. fjall would keep 900, which with its other files and the sockets is more than a
+/// process may open by default (1024); the transport leaves 512 to the store.
+const CACHED_FILES: usize = 256;
 /// Blocks kept in memory. Pages of a replay are read once by each device that was away, often close together.
 const CACHE_BYTES: u64 = 64 << 20;
 
@@ -83,6 +86,7 @@ impl Tables {
             .journal_compression(CompressionType::None)
             .manual_journal_persist(true)
             .worker_threads(2)
+            .max_cached_files(Some(CACHED_FILES))
             .open()?;
         // fjall keeps these with the keyspace: for an existing store the values it was created with rule.
         let log = db.keyspace("log", || {

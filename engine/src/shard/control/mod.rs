@@ -92,6 +92,7 @@ pub(crate) enum Op {
     Wrap(Box<Wrapping>),
     Wake(WakeOp),
     Retain(Box<Retaining>),
+    /// What time alone ends.
     Sweep(Sweep),
 }
 

@@ -181,7 +181,7 @@ impl Shard {
         let genesis = realm.chain.head.is_none();
         let id = realm.id.clone();
         let claiming = if genesis {
-            self.unclaimed(&publication.groups, &id)
+            self.unclaimed(&publication.groups, slot)
         } else {
             Vec::new()
         };

@@ -150,7 +150,10 @@ impl Shard {
     /// duplicates of what just failed, so it fails too (decisions.md 47).
     fn batch_failed<E: Effects>(&mut self, failed: Batch, error: StoreError, fx: &mut E) {
         self.metrics.commits_failed.add(1);
-        tracing::warn!(%error, "a commit failed");
+        // While the disk is full every batch comes here, as many as clients send.
+        if let Some(suppressed) = self.ingest.failures.due(self.now.mono_ms) {
+            tracing::warn!(%error, suppressed, "a commit failed");
+        }
         let open = std::mem::take(&mut self.ingest.open);
         let durable_to = self.ingest.ended;
         self.ingest.ended += 2; // the failed batch, and the open one whose number was the next

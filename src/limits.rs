@@ -1,0 +1,46 @@
+//! What the system allows the process: open files. Every client is one, and so is every file of the store, which does
+//! not survive being refused one.
+
+use drover_transport::DESCRIPTORS_RESERVED;
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+/// Raises the limit on open files as far as the process itself may, and says if that is too little for
+/// `max_connections` clients (`None`: no ceiling, so nothing to compare).
+pub(crate) fn raise_open_files(max_connections: Option<u64>) {
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        let before = limit.current;
+        limit.current = limit.maximum;
+        if setrlimit(Resource::Nofile, limit).is_err() {
+            // Some systems report a hard limit that they don't grant.
+            limit.current = before;
+        }
+    }
+    if let (Some(open_files), Some(max_connections)) = (limit.current, max_connections)
+        && is_too_low(open_files, max_connections)
+    {
+        tracing::warn!(
+            open_files,
+            max_connections,
+            reserved = DESCRIPTORS_RESERVED,
+            "the limit on open files (ulimit -n, LimitNOFILE=) is too low for WEALD_RELAY_MAX_CONNECTIONS: clients are \
+             turned away before that many are connected"
+        );
+    }
+}
+
+fn is_too_low(open_files: u64, max_connections: u64) -> bool {
+    max_connections.saturating_add(DESCRIPTORS_RESERVED) > open_files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reserve_is_counted_in() {
+        assert!(!is_too_low(256 + DESCRIPTORS_RESERVED, 256));
+        assert!(is_too_low(255 + DESCRIPTORS_RESERVED, 256));
+        assert!(is_too_low(1_024, u64::MAX));
+    }
+}

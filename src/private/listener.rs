@@ -1,0 +1,141 @@
+//! The private listener's connections: at most so many, and none that stays without asking anything. `axum::serve` bounds
+//! neither, and whoever reaches the port could use up the process's files, which the public listener needs.
+
+use axum::Router;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::service::TowerToHyperService;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, oneshot, watch};
+
+/// Connections at once; who comes then waits to be accepted.
+const CONNECTIONS_MAX: u32 = 64;
+/// How long a connection may take to send the head of its next request.
+pub(crate) const HEADERS: Duration = Duration::from_secs(10);
+/// How long it waits after the system refused to accept: what it lacks then, files mostly, others have to give back.
+const REFUSED: Duration = Duration::from_secs(1);
+
+/// Serves until the other end of `ended` is dropped, then lets requests under way end.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    headers: Duration,
+    mut ended: oneshot::Receiver<()>,
+) {
+    // Not both versions of HTTP: telling them apart waits for the first bytes without a deadline.
+    let mut builder = Builder::new(TokioExecutor::new()).http1_only();
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(headers);
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX as usize));
+    let (ending, end) = watch::channel(());
+    loop {
+        let accept = async {
+            let place = places.clone().acquire_owned().await;
+            (place, listener.accept().await)
+        };
+        let (place, accepted) = tokio::select! {
+            accepted = accept => accepted,
+            _ = &mut ended => break,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(error = %error.kind(), "the private listener could not accept a connection");
+                tokio::time::sleep(REFUSED).await;
+                continue;
+            }
+        };
+        let (builder, mut end) = (builder.clone(), end.clone());
+        let service = TowerToHyperService::new(router.clone());
+        tokio::spawn(async move {
+            let _place = place;
+            let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+            tokio::select! {
+                _ = &mut connection => return,
+                _ = end.changed() => {}
+            }
+            connection.as_mut().graceful_shutdown();
+            // What went wrong with a connection is its client's to know.
+            let _ = connection.await;
+        });
+    }
+    drop((listener, ending));
+    let _ = places.acquire_many(CONNECTIONS_MAX).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::routing::get;
+    use std::net::SocketAddr;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+    use tokio::task::JoinHandle;
+
+    const LONG: Duration = Duration::from_secs(600);
+
+    async fn start(headers: Duration) -> (SocketAddr, oneshot::Sender<()>, JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = Router::new().route("/", get(async || "ok"));
+        let (end, ended) = oneshot::channel();
+        (
+            address,
+            end,
+            tokio::spawn(serve(listener, router, headers, ended)),
+        )
+    }
+
+    /// All that comes until the other side closes.
+    async fn rest(stream: &mut TcpStream) -> String {
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer).await;
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    #[tokio::test]
+    async fn who_never_finishes_a_head_is_let_go_of() {
+        let (address, _end, _task) = start(Duration::from_millis(50)).await;
+        for begun in ["", "GET / HTTP/1.1\r\nHost: x\r\n"] {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(begun.as_bytes()).await.unwrap();
+            let ended = tokio::time::timeout(Duration::from_secs(20), rest(&mut stream)).await;
+            assert!(!ended.expect("it is closed").contains(" 200 "), "{begun:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn one_more_than_it_holds_waits_for_a_place() {
+        let (address, _end, _task) = start(LONG).await;
+        let mut silent = Vec::new();
+        for _ in 0..CONNECTIONS_MAX {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        let mut late = TcpStream::connect(address).await.unwrap();
+        let request = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+        late.write_all(request).await.unwrap();
+        let early = tokio::time::timeout(Duration::from_millis(200), late.readable()).await;
+        assert!(early.is_err(), "nobody has room for it");
+        silent.pop();
+        assert!(rest(&mut late).await.starts_with("HTTP/1.1 200 "));
+    }
+
+    #[tokio::test]
+    async fn it_ends_though_a_connection_is_idle() {
+        let (address, end, task) = start(LONG).await;
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream
+            .write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            .await
+            .unwrap();
+        stream.readable().await.unwrap();
+        drop(end);
+        let ended = tokio::time::timeout(Duration::from_secs(20), task).await;
+        ended.expect("it ended").unwrap();
+    }
+}
