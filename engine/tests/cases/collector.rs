@@ -376,6 +376,7 @@ fn an_expired_handoff_goes() {
     };
     w.commit_behind(&m.realm, batch);
     w.restart();
+    w.pump();
     assert!(w.directory.handoff(&m.realm).is_some());
     later(&mut w, DAY_MS - 1);
     assert_eq!(pass(&mut w, false), NOTHING);
@@ -398,8 +399,17 @@ fn under_maintenance_a_pass_only_counts() {
     let commits = w.store.calls(Kind::Commit);
     let got = pass(&mut w, true);
     let overdue = got.retention_overdue;
-    assert_eq!((overdue.envelopes, overdue.workspaces, overdue.oldest_days), (1, 1, 3));
-    assert_eq!(Collected { retention_overdue: NOTHING.retention_overdue, ..got }, NOTHING);
+    assert_eq!(
+        (overdue.envelopes, overdue.workspaces, overdue.oldest_days),
+        (1, 1, 3)
+    );
+    assert_eq!(
+        Collected {
+            retention_overdue: NOTHING.retention_overdue,
+            ..got
+        },
+        NOTHING
+    );
     assert_eq!(w.store.calls(Kind::Commit), commits);
     w.restart_with(|config| config.read_only = false);
     assert_eq!(pass(&mut w, false).push_handles_dropped, 1);
