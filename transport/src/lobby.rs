@@ -11,10 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// while it compacts, for the private listener and for requests to the ringer. Where the limit of the process is below
 /// twice this, half of it is kept.
 pub const DESCRIPTORS_RESERVED: u64 = 512;
-/// Fewest and most places; a quarter of the connections' ceiling in between, so that a fleet can come back at once.
-const PLACES: (u64, u64) = (256, 4_096);
-/// Smallest share of one address. Many clients come through the address of one company or one carrier.
-const SHARE_MIN: u64 = 64;
+/// Fewest and most places; the connections' ceiling in between. So a fleet can come back at once, and whoever comes
+/// beyond that ceiling is still told so over HTTP.
+const PLACES: (u64, u64) = (1_024, 4_096);
 
 /// Why an accepted socket got no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,10 +38,11 @@ pub(crate) struct Lobby {
 impl Lobby {
     /// With no ceiling for connections there are as many places as there can be.
     pub(crate) fn new(max_connections: Option<u64>, behind_proxy: bool, sockets_max: u64) -> Arc<Self> {
-        let places = max_connections.map_or(PLACES.1, |ceiling| (ceiling / 4).clamp(PLACES.0, PLACES.1));
+        let places = max_connections.map_or(PLACES.1, |ceiling| ceiling.clamp(PLACES.0, PLACES.1));
         Arc::new(Self {
             places,
-            share: (!behind_proxy).then_some((places / 4).max(SHARE_MIN)),
+            // Many clients come through the address of one company or one carrier.
+            share: (!behind_proxy).then_some(places / 4),
             sockets_max,
             taken: AtomicU64::new(0),
             addresses: Shares::new(),
@@ -134,8 +134,8 @@ mod tests {
     #[test]
     fn an_address_has_its_share_and_all_have_the_places() {
         for (ceiling, places, share) in [
-            (Some(8), 256, 64),
-            (Some(2_000), 500, 125),
+            (Some(8), 1_024, 256),
+            (Some(2_000), 2_000, 500),
             (Some(1_000_000), 4_096, 1_024),
             (None, 4_096, 1_024),
         ] {
@@ -171,7 +171,7 @@ mod tests {
     fn a_trusted_proxy_may_hold_all_places() {
         let lobby = Lobby::new(Some(8), true, u64::MAX);
         let (held, refusal) = fill(&lobby, "192.0.2.1", 0);
-        assert_eq!((held.len(), refusal), (256, Refusal::HalfOpen));
+        assert_eq!((held.len(), refusal), (1_024, Refusal::HalfOpen));
     }
 
     #[test]

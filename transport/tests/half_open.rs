@@ -113,29 +113,29 @@ fn an_address_is_turned_away_beyond_its_share() {
     let served = Served::new(None, 1_000, 0);
     // Whoever has upgraded is not half-open.
     let upgraded: Vec<_> = (0..80).map(|_| served.upgrade(1)).collect();
-    let mut idle = served.connect_many(1, 64);
-    served.until(|m| m.sockets == 144);
+    let mut idle = served.connect_many(1, 256);
+    served.until(|m| m.sockets == 336);
     for _ in 0..3 {
         assert!(!served.answers(1));
     }
     assert_eq!(served.relay.metrics().accept_half_open, 3);
     assert!(served.answers(2), "another address has its own share");
 
-    served.until(|m| m.sockets == 144);
+    served.until(|m| m.sockets == 336);
     idle.pop();
-    served.until(|m| m.sockets == 143);
+    served.until(|m| m.sockets == 335);
     assert!(served.answers(1));
-    served.until(|m| m.sockets == 143);
+    served.until(|m| m.sockets == 335);
 
     // Three more shares, then nobody has a place.
-    let others: Vec<_> = [(1, 1), (2, 64), (3, 64), (4, 64)]
+    let others: Vec<_> = [(1, 1), (2, 256), (3, 256), (4, 256)]
         .into_iter()
         .flat_map(|(from, count)| served.connect_many(from, count))
         .collect();
-    served.until(|m| m.sockets == 80 + 256);
+    served.until(|m| m.sockets == 80 + 1_024);
     assert!(!served.answers(5));
     drop(others);
-    served.until(|m| m.sockets == 143);
+    served.until(|m| m.sockets == 335);
     assert!(served.answers(5));
     assert_eq!(served.relay.metrics().accept_descriptor_limit, 0);
     drop((upgraded, idle));
@@ -143,8 +143,8 @@ fn an_address_is_turned_away_beyond_its_share() {
 
 fn a_trusted_proxy_has_no_share_but_the_places_are_bounded() {
     let served = Served::new(None, 1_000, 1);
-    let idle = served.connect_many(1, 256);
-    served.until(|m| m.sockets == 256);
+    let idle = served.connect_many(1, 1_024);
+    served.until(|m| m.sockets == 1_024);
     assert!(!served.answers(1));
     assert_eq!(served.relay.metrics().accept_half_open, 1);
     drop(idle);

@@ -1,11 +1,14 @@
 //! One core's worth of realms and connections: events in, effects out.
 //!
-//! This file is the hub: it decodes, asks the state × frame table, keeps answers in request order, and runs the
-//! timers. The flows live beside it: [`admission`] (CONNECT, AUTH), [`control`] (ACCESS, JOIN, minting), [`ingest`]
-//! (SEND, HANDSHAKE, commits), [`fanout`], [`replay`] (SUB), [`reconcile`] (RECON), [`live`]; [`later`] answers the
+//! This file is the hub: it decodes, asks the state × frame table, and hands what the store answers to whoever waits.
+//! [`answers`] keeps answers in request order, [`realms`] reads workspaces into memory, [`timers`] runs the deadlines.
+//! The flows live beside it: [`admission`] (CONNECT, AUTH), [`control`] (ACCESS, JOIN, INVITE, minting), [`ingest`]
+//! (SEND, HANDSHAKE, commits), [`fanout`], [`replay`] (SUB), [`reconcile`] (RECON), [`live`], [`keys`], [`wrap`],
+//! [`mod@wake`], [`retention`] and [`drops`], [`collector`]; [`map_form`] is the second codec, and [`later`] answers the
 //! frames whose flow is still to come.
 
 mod admission;
+mod answers;
 mod collector;
 pub(crate) mod control;
 mod drops;
@@ -16,9 +19,11 @@ mod keys;
 mod later;
 mod live;
 mod map_form;
+mod realms;
 mod reconcile;
 mod replay;
 mod retention;
+mod timers;
 mod wake;
 mod wrap;
 
@@ -33,12 +38,11 @@ use crate::effects::{CloseHow, CloseReason, Effects, StoreRequest};
 use crate::event::{ConnId, Event, Flow, Now, StoreAnswer, Ticket};
 use crate::group::{Group, Loaded};
 use crate::inspect::TransparencyLog;
-use crate::limits::{ANSWERS_WAITING_MAX, PROBE_MS, PROVISIONAL_CHECK_MS, STALL_MS};
+use crate::limits::ANSWERS_WAITING_MAX;
 use crate::message;
 use crate::metrics::Metrics;
-use crate::outbox::Outbound;
 use crate::realm::{Admission, Realm};
-use crate::session::{Allowed, Owed, State, Waiting, allowed};
+use crate::session::{Allowed, State, Waiting, allowed};
 use crate::wake::{Wake, WakeHandle};
 use bytes::Bytes;
 use drover_storage::log::{StreamId, StreamKind};
@@ -49,7 +53,7 @@ use drover_wire::id::{EntryHash, GroupId, PublicKey};
 use hashbrown::HashMap;
 use ingest::Ingest;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -502,182 +506,6 @@ impl Shard {
         }
     }
 
-    // ---- answers
-
-    /// Queues an answer behind those that are owed before it.
-    fn reply<E: Effects>(&mut self, conn: ConnId, out: Outbound, fx: &mut E) {
-        let Some(session) = self.session(conn) else { return };
-        if session.owed.is_empty() && fx.send(conn, out.clone()) {
-            return;
-        }
-        session.owed.push_back(Owed::Ready(out));
-        self.flush_owed(conn, fx);
-    }
-
-    fn refuse<E: Effects>(&mut self, conn: ConnId, refusal: impl Into<Refusal>, fx: &mut E) {
-        let refusal = self.jittered(refusal.into());
-        self.count_error(refusal.code);
-        let map = self.session(conn).is_some_and(|s| s.map);
-        self.reply(conn, message::refusal(&refusal, map), fx);
-    }
-
-    /// `retry/*` carries 1 to 5 seconds, spread so that clients don't all come back at once (04 decision 6).
-    fn jittered(&mut self, refusal: Refusal) -> Refusal {
-        if refusal.code.class() != drover_wire::error::Class::Retry || refusal.retry_after_s != 0 {
-            return refusal;
-        }
-        self.jitter = self.jitter.wrapping_add(1);
-        let spread = self.jitter.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-        refusal.after(1 + (spread % 5) as u32)
-    }
-
-    fn count_error(&self, code: Code) {
-        if let Some(counter) = self.metrics.errors_sent.get(code as usize) {
-            counter.add(1);
-        }
-    }
-
-    /// An ERROR, then the end of the socket once it has left (02 §14).
-    fn fail<E: Effects>(&mut self, conn: ConnId, refusal: Refusal, reason: CloseReason, fx: &mut E) {
-        let closed = self.session(conn).is_none_or(|s| s.state == State::Closed);
-        if closed {
-            return;
-        }
-        self.detach(conn);
-        self.refuse(conn, refusal, fx);
-        self.close_when_flushed(conn, CloseHow::Flush, reason, fx);
-    }
-
-    /// What a connection was owed and never got: only key packages are kept for somebody else.
-    fn undelivered<E: Effects>(&mut self, owed: VecDeque<Owed>, fx: &mut E) {
-        for owed in owed {
-            if let Owed::Bundles { taken, .. } = owed {
-                self.put_back(*taken, fx);
-            }
-        }
-    }
-
-    fn close_when_flushed<E: Effects>(
-        &mut self,
-        conn: ConnId,
-        how: CloseHow,
-        reason: CloseReason,
-        fx: &mut E,
-    ) {
-        if let Some(session) = self.session(conn) {
-            if session.owed.is_empty() {
-                session.closing = None;
-                fx.close(conn, how, reason);
-            } else {
-                session.closing = Some((how, reason));
-            }
-        }
-    }
-
-    /// Lets every answer leave whose turn it is and that has room.
-    fn flush_owed<E: Effects>(&mut self, conn: ConnId, fx: &mut E) {
-        let done = self.ingest.done();
-        let (now, stall_at) = (self.now.mono_ms, self.now.mono_ms + STALL_MS);
-        let Some(session) = self.session(conn) else { return };
-        let (mut full, mut progress) = (false, false);
-        let mut delivered = Vec::new();
-        while let Some(front) = session.owed.front() {
-            match front {
-                Owed::Ack { batch, .. } if *batch <= done => {
-                    let room = fx.room(conn);
-                    let room = room.messages.min(room.cost / crate::outbox::MESSAGE_COST);
-                    full = room == 0 || !fx.send(conn, message::acks(&mut session.owed, done, room));
-                }
-                Owed::After { batch, .. } | Owed::Ack { batch, .. } if *batch > done => break,
-                Owed::Ready(out) | Owed::After { out, .. } | Owed::Bundles { out, .. } => {
-                    full = !fx.send(conn, out.clone());
-                    if !full && let Some(Owed::Bundles { taken, .. }) = session.owed.pop_front() {
-                        delivered.push(*taken);
-                    }
-                }
-                Owed::Ack { .. } => break,
-            }
-            if full {
-                break;
-            }
-            progress = true;
-        }
-        if full {
-            // The peer has ten seconds for each step it makes (02 §2, decision 1).
-            if progress || session.stalled_ms.is_none() {
-                session.stalled_ms = Some(now);
-                self.arm(conn, stall_at);
-            }
-            fx.watch_room(conn);
-        }
-        for taken in delivered {
-            self.forget_packages(&taken, fx);
-        }
-        if full {
-            return;
-        }
-        let Some(session) = self.session(conn) else { return };
-        // A replay that waits for room goes on waiting.
-        if progress || !matches!(session.waiting, Waiting::Replay(_)) {
-            session.stalled_ms = None;
-        }
-        if session.owed.is_empty() {
-            if session.owed.capacity() > 64 {
-                session.owed = VecDeque::new();
-            }
-            if let Some((how, reason)) = session.closing.take() {
-                fx.close(conn, how, reason);
-                return;
-            }
-            if matches!(session.waiting, Waiting::Parked(_)) {
-                self.retry.push(conn);
-                return;
-            }
-        }
-        self.update_flow(conn, fx);
-    }
-
-    /// Tells the transport to read on if nothing holds the connection back any more.
-    fn update_flow<E: Effects>(&mut self, conn: ConnId, fx: &mut E) {
-        if let Some(session) = self.session(conn)
-            && session.paused
-            && flow_of(session) == Flow::Continue
-        {
-            session.paused = false;
-            fx.resume(conn);
-        }
-    }
-
-    /// A frame's own work is done: its answer leaves, the connection goes on.
-    fn answered<E: Effects>(&mut self, conn: ConnId, out: Outbound, fx: &mut E) {
-        if let Some(session) = self.session(conn) {
-            session.waiting = Waiting::No;
-            self.reply(conn, out, fx);
-            if self.draining {
-                return self.fail_over(conn, fx);
-            }
-            self.update_flow(conn, fx);
-        }
-    }
-
-    fn answered_refusal<E: Effects>(&mut self, conn: ConnId, refusal: Refusal, fx: &mut E) {
-        let refusal = self.jittered(refusal);
-        self.count_error(refusal.code);
-        let map = self.session(conn).is_some_and(|s| s.map);
-        self.answered(conn, message::refusal(&refusal, map), fx);
-    }
-
-    /// The outbox has room again.
-    fn room<E: Effects>(&mut self, conn: ConnId, fx: &mut E) {
-        self.flush_owed(conn, fx);
-        let replaying = self
-            .session(conn)
-            .is_some_and(|s| matches!(s.waiting, Waiting::Replay(_)));
-        if replaying {
-            self.advance_replay(conn, fx);
-        }
-    }
-
     // ---- frames
 
     /// Handles frames again that waited for something.
@@ -910,203 +738,6 @@ impl Shard {
         }
     }
 
-    // ---- realms
-
-    fn realm_mut(&mut self, slot: u32) -> Option<&mut Realm> {
-        match self.realms.get_mut(slot as usize).map(|r| &mut r.state) {
-            Some(RealmState::Ready(realm)) => Some(realm),
-            _ => None,
-        }
-    }
-
-    /// The slot of a realm of this shard; begins to load it if it isn't in memory.
-    fn realm_slot<E: Effects>(&mut self, id: &RealmId, fx: &mut E) -> u32 {
-        let slot = match self.realm_slots.get(id) {
-            Some(&slot) => slot,
-            None => {
-                let slot = self.realms.len() as u32;
-                self.realms.push(RealmSlot::new(id.clone()));
-                self.realm_slots.insert(id.clone(), slot);
-                slot
-            }
-        };
-        let state = &mut self.realms[slot as usize].state;
-        if matches!(state, RealmState::Absent) {
-            *state = RealmState::Loading {
-                asked: false,
-                records: None,
-                usage: None,
-                waiters: Vec::new(),
-            };
-            self.load(slot, fx);
-        }
-        slot
-    }
-
-    /// Asks the store for a realm, but not while something of it is under way: what is read must be all there is.
-    fn load<E: Effects>(&mut self, slot: u32, fx: &mut E) {
-        let done = self.ingest.done();
-        let place = &mut self.realms[slot as usize];
-        let RealmState::Loading {
-            asked: asked @ false, ..
-        } = &mut place.state
-        else {
-            return;
-        };
-        if place.is_committing || place.after_batch > done {
-            self.deferred.push(slot);
-            return;
-        }
-        *asked = true;
-        let id = place.id.clone();
-        let load = self.ticket(Pending::Load { realm: slot });
-        fx.store(load, StoreRequest::Load(id.clone()));
-        let usage = self.ticket(Pending::Usage { realm: slot });
-        fx.store(usage, StoreRequest::Usage(id));
-    }
-
-    fn load_deferred<E: Effects>(&mut self, fx: &mut E) {
-        for slot in std::mem::take(&mut self.deferred) {
-            self.load(slot, fx);
-        }
-    }
-
-    /// Serves `waiter` now if the realm is in memory, else once it is.
-    fn when_loaded<E: Effects>(&mut self, id: &RealmId, waiter: Waiter, fx: &mut E) {
-        let slot = self.realm_slot(id, fx);
-        match &mut self.realms[slot as usize].state {
-            RealmState::Loading { waiters, .. } => waiters.push(waiter),
-            _ => self.serve(slot, waiter, true, fx),
-        }
-    }
-
-    fn realm_read<E: Effects>(
-        &mut self,
-        slot: u32,
-        part: Result<(Option<Records>, Option<u64>), StoreError>,
-        fx: &mut E,
-    ) {
-        let place = &mut self.realms[slot as usize];
-        let RealmState::Loading {
-            records,
-            usage,
-            waiters,
-            ..
-        } = &mut place.state
-        else {
-            return;
-        };
-        let loaded = match part {
-            Ok((got_records, got_usage)) => {
-                *records = got_records.or(records.take());
-                *usage = got_usage.or(*usage);
-                match (&*records, *usage) {
-                    (Some(records), Some(usage)) => Realm::from_records(place.id.clone(), records, usage),
-                    _ => return,
-                }
-            }
-            Err(error) => Err(error),
-        };
-        let waiters = std::mem::take(waiters);
-        let is_there = match loaded {
-            Ok(realm) => {
-                self.metrics.log_bytes.add(realm.log_bytes);
-                // A creation with an unknown outcome may have claimed its token.
-                for token in realm.invites.keys() {
-                    self.directory.claimed_token(*token, &realm.id);
-                }
-                place.state = RealmState::Ready(Box::new(realm));
-                self.note_founders(slot);
-                true
-            }
-            Err(error) => {
-                tracing::warn!(%error, "a workspace could not be loaded");
-                place.state = RealmState::Absent;
-                false
-            }
-        };
-        for waiter in waiters {
-            self.serve(slot, waiter, is_there, fx);
-        }
-    }
-
-    fn serve<E: Effects>(&mut self, slot: u32, waiter: Waiter, is_there: bool, fx: &mut E) {
-        let down = || Refusal::plain(Code::Backpressure);
-        match waiter {
-            Waiter::Ask { from, conn, device } => {
-                let (wall_ms, id) = (self.now.wall_ms, self.realms[slot as usize].id.clone());
-                let verdict = match self.realm_mut(slot) {
-                    Some(realm) => {
-                        let (admission, entry) = realm.admits(&device, wall_ms);
-                        Verdict::Judged(admission, entry)
-                    }
-                    None => Verdict::StoreDown,
-                };
-                if from == self.index {
-                    self.verdict(conn, id, verdict, fx);
-                } else {
-                    fx.post(
-                        from,
-                        ShardMessage(Posted::Verdict {
-                            conn,
-                            realm: id,
-                            verdict,
-                        }),
-                    );
-                }
-            }
-            Waiter::Finish { conn } if is_there => self.finish_auth(conn, fx),
-            Waiter::Finish { conn } => self.fail(conn, down(), CloseReason::Protocol, fx),
-            Waiter::Remote { origin, request } if is_there => self.serve_request(slot, origin, request, fx),
-            Waiter::ForgetHandle(handle) if is_there => {
-                self.enqueue(slot, control::Op::Wake(wake::WakeOp::Forget(handle)), fx);
-            }
-            Waiter::ForgetHandle(_) => {} // the next wake finds out again
-            Waiter::Sweep => self.sweep_realm(slot, is_there, fx),
-            Waiter::Remote { origin, request } => self.send_answer(origin, control::unread(&request), fx),
-            Waiter::Operator(operator) => self.serve_operator(slot, operator, is_there, fx),
-        }
-    }
-
-    /// The store's answer about this realm is unknown: forget it, end its connections, load it again on next use
-    /// (decisions.md 47).
-    fn drop_realm<E: Effects>(&mut self, slot: u32, fx: &mut E) {
-        if !matches!(self.realms[slot as usize].state, RealmState::Ready(_)) {
-            return;
-        }
-        let conns: Vec<ConnId> = self
-            .connections()
-            .filter(|(_, s)| s.realm == Some(slot))
-            .map(|(c, _)| c)
-            .collect();
-        // What is under way is acknowledged if it becomes durable; the open batch loses what it has of this realm.
-        let under_way = self.ingest.open_number() - 1;
-        for conn in conns {
-            self.fail_waiting(conn, under_way, fx);
-            self.fail(conn, Code::Failover.into(), CloseReason::Shutdown, fx);
-        }
-        let groups = &self.groups;
-        let involved = self
-            .ingest
-            .forget(slot, |group| groups[group as usize].realm == slot);
-        self.drops.forget(|group| groups[group as usize].realm == slot);
-        let place = &mut self.realms[slot as usize];
-        if involved {
-            place.after_batch = under_way;
-        }
-        if let RealmState::Ready(realm) = std::mem::replace(&mut place.state, RealmState::Absent) {
-            place.is_committing = realm.busy;
-            self.metrics.log_bytes.sub(realm.log_bytes);
-            for op in realm.ops {
-                op.abandon(self, fx);
-            }
-        }
-        for group in self.groups.iter_mut().filter(|g| g.realm == slot) {
-            let id = group.id;
-            *group = Group::new(id, slot, self.now.mono_ms);
-        }
-    }
-
     fn connections(&self) -> impl Iterator<Item = (ConnId, &Session)> {
         self.sessions.iter().enumerate().filter_map(|(at, slot)| {
             let session = slot.session.as_deref()?;
@@ -1145,150 +776,6 @@ impl Shard {
             Posted::Collect { listing } => self.begin_share(listing, fx),
             Posted::CollectOn => self.collect_on(fx),
             Posted::Collected(sum) => self.share_done(&sum, fx),
-        }
-    }
-
-    // ---- time
-
-    /// Sees to it that the connection's timers are looked at by then.
-    fn arm(&mut self, conn: ConnId, at_ms: u64) {
-        let Some(session) = self.session(conn) else { return };
-        if session.armed_ms.is_none_or(|armed| at_ms < armed) {
-            session.armed_ms = Some(at_ms);
-            self.timers.push(Reverse((at_ms, conn)));
-        }
-    }
-
-    fn tick<E: Effects>(&mut self, fx: &mut E) {
-        let now = self.now.mono_ms;
-        while let Some(&Reverse((at, conn))) = self.timers.peek() {
-            if at > now {
-                break;
-            }
-            self.timers.pop();
-            if let Some(session) = self.session(conn).filter(|s| s.armed_ms == Some(at)) {
-                session.armed_ms = None;
-                self.deadline(conn, fx);
-            }
-        }
-        self.collect_on_time(fx);
-        if now >= self.next_sweep_ms {
-            self.next_sweep_ms = now + SWEEP_MS;
-            self.sweep_indexes();
-            self.sweep_registered();
-        }
-    }
-
-    /// One of a connection's timers is due: acts on whichever has run out and arms the next (02 §2).
-    fn deadline<E: Effects>(&mut self, conn: ConnId, fx: &mut E) {
-        let now = self.now.mono_ms;
-        let (handshake_ms, idle_ms) = (self.config.handshake_timeout_ms, self.config.idle_timeout_ms);
-        let stalled = |s: &mut Session| s.stalled_ms;
-        // Closed sessions too: their last frames may wait for a peer that reads no more.
-        if let Some(since) = self.session(conn).and_then(stalled)
-            && now >= since + STALL_MS
-        {
-            // It may have read too little for the transport to tell.
-            self.room(conn, fx);
-            if self.session(conn).and_then(stalled) == Some(since) {
-                self.detach(conn);
-                fx.close(conn, CloseHow::Flush, CloseReason::SlowReader);
-                return;
-            }
-        }
-        let Some(session) = self.session(conn) else { return };
-        let late = Refusal::plain(Code::RateLimited).after(5);
-        let mut next = session.stalled_ms.map_or(u64::MAX, |since| since + STALL_MS);
-        match session.state {
-            State::Closed => {}
-            State::Fresh | State::Challenged | State::Judging => {
-                if now >= session.opened_ms + handshake_ms {
-                    return self.fail(conn, late, CloseReason::HandshakeDeadline, fx);
-                }
-                next = next.min(session.opened_ms + handshake_ms);
-            }
-            State::Ready | State::Bootstrapping => {
-                // A connection we don't read can't be silent.
-                if session.paused {
-                    session.active_ms = now;
-                }
-                next = next.min(match session.probe_ms {
-                    Some(sent) if now >= sent + PROBE_MS.min(idle_ms) => {
-                        return self.fail(conn, late, CloseReason::IdleDeadline, fx);
-                    }
-                    Some(sent) => sent + PROBE_MS.min(idle_ms),
-                    None if now >= session.active_ms + idle_ms => {
-                        session.probe_ms = Some(now);
-                        fx.ping(conn);
-                        now + PROBE_MS.min(idle_ms)
-                    }
-                    None => session.active_ms + idle_ms,
-                });
-                if session.provisional {
-                    if self.has_lapsed(conn) {
-                        return self.evict(conn, fx);
-                    }
-                    next = next.min(now + PROVISIONAL_CHECK_MS);
-                }
-            }
-        }
-        if next != u64::MAX {
-            self.arm(conn, next);
-        }
-    }
-
-    /// Whether the grant that admitted this session is dead by now and no set has taken its place (05 D11).
-    fn has_lapsed(&mut self, conn: ConnId) -> bool {
-        let wall_ms = self.now.wall_ms;
-        let Some(session) = self.session(conn).filter(|s| s.provisional) else {
-            return false;
-        };
-        let (Some(slot), Some(entry)) = (session.realm, session.entry) else {
-            return false;
-        };
-        let admission = self.realm_mut(slot).map(|r| r.admits_entry(&entry, wall_ms));
-        if let Some(session) = self.session(conn) {
-            // Once it is in the set, its removal is what ends it.
-            session.provisional = admission != Some(Admission::InSet);
-        }
-        admission == Some(Admission::Refused)
-    }
-
-    /// Indexes of groups nobody has used lately go when there are too many of them; what is about to be committed,
-    /// or listened to, stays.
-    fn sweep_indexes(&mut self) {
-        let size = |loaded: &Loaded| match loaded {
-            Loaded::Warm(index) => index.bytes(),
-            _ => 0,
-        };
-        let mut total: usize = self
-            .groups
-            .iter()
-            .map(|g| size(&g.envelopes) + size(&g.handshakes))
-            .sum();
-        if total <= self.config.index_bytes_max {
-            return;
-        }
-        let mut idle: Vec<(u64, usize)> = self
-            .groups
-            .iter()
-            .enumerate()
-            .filter(|(_, g)| g.subscribers.is_empty() && g.used_ms + SWEEP_MS <= self.now.mono_ms)
-            .filter(|(at, _)| !self.drops.is_running(*at as u32))
-            .map(|(at, g)| (g.used_ms, at))
-            .collect();
-        idle.sort_unstable();
-        for (_, at) in idle {
-            if total <= self.config.index_bytes_max {
-                break;
-            }
-            let group = &mut self.groups[at];
-            for loaded in [&mut group.envelopes, &mut group.handshakes] {
-                if matches!(loaded, Loaded::Warm(index) if index.is_settled()) {
-                    total -= size(loaded);
-                    *loaded = Loaded::Cold;
-                }
-            }
         }
     }
 

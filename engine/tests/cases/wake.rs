@@ -220,7 +220,7 @@ fn five_registrations_in_an_hour() {
     assert!(w.is_open(c));
 }
 
-/// W12.5: Clear answers the same with and without a row; Query needs no store; with push off only Query is answered with
+/// W12.5, W04.13: Clear answers the same with and without a row; Query needs no store; with push off only Query is answered with
 /// an answer, and the expiry is judged first.
 #[test]
 fn clear_and_query() {
