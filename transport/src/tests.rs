@@ -252,7 +252,7 @@ fn a_flood_goes_on_as_the_peer_reads() {
     let served = Served::new();
     let mut client = served.client();
     say(&mut client, "flood 5000");
-    std::thread::sleep(Duration::from_millis(100));
+    served.until(|m| m.messages_out > 256);
     for _ in 0..5_000 {
         assert_eq!(heard(&mut client).len(), 10_000);
     }

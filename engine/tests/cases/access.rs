@@ -8,34 +8,6 @@ use drover_wire::access::{AccessSet, Quorum, quorum_message, sign};
 use drover_wire::error::Code;
 use drover_wire::id::{EntryHash, Hash, PublicKey};
 
-const DENIED: Code = Code::WriterNotInAccessSet;
-
-/// The refusal of 05 §14 that carries the head's digest.
-fn denied_at(ws: &Workspace) -> Got {
-    refused_with(DENIED, 0, &ws.head.digest().0)
-}
-
-/// A founded workspace with an admin's connection.
-fn founded(members: &[&Device]) -> (World, Workspace, C) {
-    let mut w = World::new();
-    let ws = w.found("ws:one", members, &[group(1)]);
-    let admin = w.login(&ws.founder.clone(), &[group(1)]);
-    (w, ws, admin)
-}
-
-/// The set of a recovery rotation: the workspace's recovery key gives way to `successor`, `device` becomes admin.
-fn rotation(ws: &Workspace, successor: &Device, device: &Device, pinned: &[&Device]) -> Draft {
-    let (salt, spent) = (ws.salt, ws.recovery.clone());
-    ws.next().with(|set| {
-        set.entries.retain(|e| *e != spent.entry(&salt));
-        set.entries.extend([successor.entry(&salt), device.entry(&salt)]);
-        set.authorizers.push(device.public());
-        set.recovery.retain(|k| *k != spent.public());
-        set.recovery.push(successor.public());
-        set.pending = pinned.iter().map(|d| d.entry(&salt)).collect();
-    })
-}
-
 /// Writes a grant as a redeemed invite would have: until then, and dead for that reason if any.
 pub fn give_grant(w: &mut World, ws: &Workspace, device: &Device, expires_ms: u64, voided: Option<u8>) {
     let mut value = vec![0x83, 0x1b];
@@ -213,7 +185,7 @@ fn slow_genesis_commit_still_spends_the_invite() {
 /// W05.6: of two racing publications of one version one gets its digest, the other a refusal with the new head's.
 #[test]
 fn racing_publications_have_one_winner() {
-    let (mut w, ws, admin) = founded(&[]);
+    let (mut w, ws, admin) = founded_with(&[]);
     let other = w.login(&ws.founder, &[group(1)]);
     let (a, b) = (
         ws.adding(&[&Device::new(5)]).by(&ws.founder),
@@ -228,7 +200,7 @@ fn racing_publications_have_one_winner() {
 /// W05.7: a successor is one version on, links to the head, and stays in its workspace. W05.25
 #[test]
 fn successor_continues_the_chain() {
-    let (mut w, mut ws, admin) = founded(&[]);
+    let (mut w, mut ws, admin) = founded_with(&[]);
     let stranger = Device::new(66);
     for set in [
         ws.next().with(|s| s.version = 0),
@@ -254,7 +226,7 @@ fn successor_continues_the_chain() {
 /// session usable.
 #[test]
 fn bad_bytes_leave_the_session_usable() {
-    let (mut w, ws, admin) = founded(&[]);
+    let (mut w, ws, admin) = founded_with(&[]);
     let mut forged = ws.next().by(&ws.founder);
     forged.sig.0[0] ^= 1;
     assert_eq!(w.publish(admin, &forged), refused(Code::NoncanonicalCbor));
@@ -273,7 +245,7 @@ fn bad_bytes_leave_the_session_usable() {
 /// W05.9: unsorted, duplicate, empty and over-long lists, and quorums that are none.
 #[test]
 fn list_rules() {
-    let (mut w, ws, admin) = founded(&[&Device::new(5)]);
+    let (mut w, ws, admin) = founded_with(&[&Device::new(5)]);
     let shape = |change: &dyn Fn(&mut AccessSet)| {
         let mut set = ws.next().set;
         change(&mut set);
@@ -324,7 +296,7 @@ fn list_rules() {
 /// W05.10: the last prior authorizer and the last prior recovery key stay; one of two may be replaced.
 #[test]
 fn nobody_strands_a_workspace() {
-    let (mut w, mut ws, admin) = founded(&[]);
+    let (mut w, mut ws, admin) = founded_with(&[]);
     let (second, new, new_recovery) = (Device::new(5), Device::new(6), Device::new(7));
     let salt = ws.salt;
     let swapped = ws
@@ -368,7 +340,7 @@ fn nobody_strands_a_workspace() {
 /// 24 h is not, by the successor either (05 D15). W05.25
 #[test]
 fn rotation_rules() {
-    let (mut w, mut ws, _) = founded(&[&Device::new(5)]);
+    let (mut w, mut ws, _) = founded_with(&[&Device::new(5)]);
     let (salt, spent, member) = (ws.salt, ws.recovery.clone(), Device::new(5));
     let (successor, device, extra) = (Device::new(20), Device::new(21), Device::new(22));
     let c = w.login(&spent, &[group(1)]);
@@ -445,7 +417,7 @@ fn rotation_rules() {
 /// sheds authorizers; an older authorizer's set that lists it clears it.
 #[test]
 fn probation_is_a_leash() {
-    let (mut w, mut ws, admin) = founded(&[&Device::new(5), &Device::new(6)]);
+    let (mut w, mut ws, admin) = founded_with(&[&Device::new(5), &Device::new(6)]);
     let (salt, lost, member) = (ws.salt, Device::new(5), Device::new(6));
     let (successor, device) = (Device::new(20), Device::new(21));
     let c = w.login(&ws.recovery.clone(), &[group(1)]);
@@ -516,7 +488,7 @@ fn probation_is_a_leash() {
 /// included (05 D5); copies of one key and signatures over another set or device don't.
 #[test]
 fn quorum_confirms_the_signer_itself() {
-    let (mut w, mut ws, admin) = founded(&[&Device::new(5), &Device::new(6)]);
+    let (mut w, mut ws, admin) = founded_with(&[&Device::new(5), &Device::new(6)]);
     let (salt, first, second) = (ws.salt, Device::new(5), Device::new(6));
     let (q1, q2, q3) = (Device::new(81), Device::new(82), Device::new(83));
     let set = ws
@@ -578,7 +550,7 @@ fn quorum_confirms_the_signer_itself() {
 #[test]
 fn revoked_device_keeps_no_socket() {
     let victim = Device::new(5);
-    let (mut w, mut ws, admin) = founded(&[&victim]);
+    let (mut w, mut ws, admin) = founded_with(&[&victim]);
     let sockets = [w.login(&victim, &[group(1)]), w.login(&victim, &[group(1)])];
     w.subscribe(sockets[0], group(1), 0);
     w.stored(sockets[1], group(1), b"before");
@@ -608,7 +580,7 @@ fn revoked_device_keeps_no_socket() {
 #[test]
 fn full_queue_does_not_save_a_revoked_device() {
     let victim = Device::new(5);
-    let (mut w, mut ws, admin) = founded(&[&victim]);
+    let (mut w, mut ws, admin) = founded_with(&[&victim]);
     let c = w.login(&victim, &[group(1)]);
     w.subscribe(c, group(1), 0);
     w.stop_reading(c, 0);
@@ -631,7 +603,7 @@ fn full_queue_does_not_save_a_revoked_device() {
 /// W05.18: a publisher that removes its own entry gets the digest, then its sockets close (decisions.md 14).
 #[test]
 fn self_removal_is_answered_first() {
-    let (mut w, mut ws, _) = founded(&[]);
+    let (mut w, mut ws, _) = founded_with(&[]);
     let (second, salt) = (Device::new(5), ws.salt);
     let admin = w.login(&ws.founder.clone(), &[group(1)]);
     let set = ws
@@ -659,7 +631,7 @@ fn self_removal_is_answered_first() {
 /// one that no set ever carried keeps its grant; expired and voided grants admit nobody.
 #[test]
 fn grants_die_as_the_specification_says() {
-    let (mut w, mut ws, _) = founded(&[]);
+    let (mut w, mut ws, _) = founded_with(&[]);
     let far = EPOCH_MS + 86_400_000;
     let (carried, never, expired, revoked) = (Device::new(5), Device::new(6), Device::new(7), Device::new(8));
     give_grant(&mut w, &ws, &carried, far, None);
@@ -690,7 +662,7 @@ fn grants_die_as_the_specification_says() {
 #[test]
 fn grant_given_inside_the_set_dies_with_removal() {
     let member = Device::new(5);
-    let (mut w, mut ws, _) = founded(&[&member]);
+    let (mut w, mut ws, _) = founded_with(&[&member]);
     give_grant(&mut w, &ws, &member, EPOCH_MS + 86_400_000, None);
     let admin = w.login(&ws.founder.clone(), &[group(1)]);
     let set = ws.removing(&[&member]).by(&ws.founder);
@@ -702,7 +674,7 @@ fn grant_given_inside_the_set_dies_with_removal() {
 /// effect; one that a set carries by then lives on (05 D11).
 #[test]
 fn lapsed_grant_ends_its_socket() {
-    let (mut w, mut ws, _) = founded(&[]);
+    let (mut w, mut ws, _) = founded_with(&[]);
     let (lapsing, carried, writer) = (Device::new(5), Device::new(6), Device::new(7));
     for device in [&lapsing, &carried, &writer] {
         give_grant(&mut w, &ws, device, EPOCH_MS + 30_000, None);
@@ -727,7 +699,7 @@ fn lapsed_grant_ends_its_socket() {
 /// next window takes it. W04.4
 #[test]
 fn access_budget_is_thirty() {
-    let (mut w, _, admin) = founded(&[]);
+    let (mut w, _, admin) = founded_with(&[]);
     for _ in 0..30 {
         assert!(matches!(w.ask1(admin, access(&[])), Got::Access(_)));
     }
@@ -740,7 +712,7 @@ fn access_budget_is_thirty() {
 /// W05.20: in read-only mode a publication is refused, the query is answered, AUTH_ACK says 1.
 #[test]
 fn read_only_refuses_publications() {
-    let (mut w, ws, _) = founded(&[]);
+    let (mut w, ws, _) = founded_with(&[]);
     w.restart_with(|c| c.read_only = true);
     let c = w.open();
     let got = only(w.auth(c, &ws.founder, &[group(1)]));
@@ -757,7 +729,7 @@ fn read_only_refuses_publications() {
 #[test]
 fn failed_publication_changes_nothing() {
     let victim = Device::new(5);
-    let (mut w, mut ws, admin) = founded(&[&victim]);
+    let (mut w, mut ws, admin) = founded_with(&[&victim]);
     let (c, before) = (w.login(&victim, &[group(1)]), w.records(&ws.minted.realm));
     let set = ws.removing(&[&victim]).by(&ws.founder);
     w.store.fail_next(Kind::Commit, Fault::NotCommitted);
@@ -775,7 +747,7 @@ fn failed_publication_changes_nothing() {
 fn unknown_publication_is_read_back() {
     for (fault, kept) in [(Fault::UnknownKept, true), (Fault::UnknownLost, false)] {
         let victim = Device::new(5);
-        let (mut w, ws, admin) = founded(&[&victim]);
+        let (mut w, ws, admin) = founded_with(&[&victim]);
         let c = w.login(&victim, &[group(1)]);
         let set = ws.removing(&[&victim]).by(&ws.founder);
         w.store.fail_next(Kind::Commit, fault);
@@ -798,7 +770,7 @@ fn unknown_publication_is_read_back() {
 /// Another owner has moved the head: the store's check refuses, memory is given up and read again.
 #[test]
 fn refused_check_loads_the_realm_again() {
-    let (mut w, ws, admin) = founded(&[]);
+    let (mut w, ws, admin) = founded_with(&[]);
     let set = ws.adding(&[&Device::new(5)]).by(&ws.founder);
     w.commit_behind(
         &ws.minted.realm,
@@ -826,7 +798,7 @@ fn refused_check_loads_the_realm_again() {
 /// W06.20, W09.13, W09.14: entry 0 is there once, and a refused publication appends nothing.
 #[test]
 fn transparency_log_is_chained() {
-    let (mut w, mut ws, admin) = founded(&[&Device::new(5)]);
+    let (mut w, mut ws, admin) = founded_with(&[&Device::new(5)]);
     let set = ws.removing(&[&Device::new(5)]).by(&ws.founder);
     w.accept(admin, &mut ws, set);
     let c = w.login(&ws.recovery.clone(), &[group(1)]);

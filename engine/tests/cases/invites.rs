@@ -10,7 +10,6 @@ use drover_wire::invite::Record;
 use drover_wire::invite_admin::{Request, Response, State};
 use drover_wire::join;
 
-const DENIED: Code = Code::WriterNotInAccessSet;
 const ROOT: u64 = 1;
 
 /// A workspace with the groups 1 and 2, and its admin's connection.

@@ -6,31 +6,6 @@ use drover_engine::effects::{CloseHow, CloseReason};
 use drover_wire::access::{Quorum, quorum_message, sign};
 use drover_wire::error::Code;
 
-const DENIED: Code = Code::WriterNotInAccessSet;
-
-fn denied_at(ws: &Workspace) -> Got {
-    refused_with(DENIED, 0, &ws.head.digest().0)
-}
-
-fn founded(members: &[&Device]) -> (World, Workspace, C) {
-    let mut w = World::new();
-    let ws = w.found("ws:one", members, &[group(1)]);
-    let admin = w.login(&ws.founder.clone(), &[group(1)]);
-    (w, ws, admin)
-}
-
-fn rotation(ws: &Workspace, successor: &Device, device: &Device, pinned: &[&Device]) -> Draft {
-    let (salt, spent) = (ws.salt, ws.recovery.clone());
-    ws.next().with(|set| {
-        set.entries.retain(|e| *e != spent.entry(&salt));
-        set.entries.extend([successor.entry(&salt), device.entry(&salt)]);
-        set.authorizers.push(device.public());
-        set.recovery.retain(|k| *k != spent.public());
-        set.recovery.push(successor.public());
-        set.pending = pinned.iter().map(|d| d.entry(&salt)).collect();
-    })
-}
-
 /// W05.3: a founder whose groups nobody knows: reserve, AUTH, query, publish; then it reconnects, and SEND works. A
 /// stranger gets nowhere before and after.
 #[test]
@@ -102,7 +77,7 @@ fn slow_claim_of_a_founder() {
 /// ever carried keeps what its invite gave, however many sets pass.
 #[test]
 fn a_dropped_joiner_does_not_come_back() {
-    let (mut w, mut ws, admin) = founded(&[]);
+    let (mut w, mut ws, admin) = founded_with(&[]);
     let (carried, never) = (Device::new(8), Device::new(9));
     let m = w.issue(admin, &ws, &record(&ws, 1, 4, &[group(1)]));
     for (n, device) in [(1, &carried), (2, &never)] {
@@ -134,7 +109,7 @@ fn a_dropped_joiner_does_not_come_back() {
 #[test]
 fn a_member_s_own_seat_is_no_way_back() {
     let (member, joiner) = (Device::new(5), Device::new(9));
-    let (mut w, mut ws, admin) = founded(&[&member]);
+    let (mut w, mut ws, admin) = founded_with(&[&member]);
     let m = w.issue(admin, &ws, &record(&ws, 1, 4, &[group(1)]));
     w.seat(&m, 1, &member);
     w.commit(&m, 1, &member, group(1));
@@ -155,7 +130,7 @@ fn a_member_s_own_seat_is_no_way_back() {
 /// not is closed silently within a minute of it.
 #[test]
 fn a_promoted_socket_lives_on() {
-    let (mut w, ws, admin) = founded(&[]);
+    let (mut w, ws, admin) = founded_with(&[]);
     let m = w.issue(admin, &ws, &record(&ws, 1, 3, &[group(1)]));
     let (promoted, parked, lapsing) = (Device::new(7), Device::new(8), Device::new(9));
     let sockets: Vec<C> = [(1, &promoted), (2, &parked), (3, &lapsing)]
@@ -190,7 +165,7 @@ fn a_promoted_socket_lives_on() {
 #[test]
 fn a_second_rotation_reopens_a_probation() {
     let member = Device::new(5);
-    let (mut w, mut ws, admin) = founded(&[&member]);
+    let (mut w, mut ws, admin) = founded_with(&[&member]);
     let (device, salt) = (Device::new(21), ws.salt);
     let c = w.login(&ws.recovery.clone(), &[group(1)]);
     let set = rotation(&ws, &Device::new(20), &device, &[]).by(&ws.recovery);
@@ -227,7 +202,7 @@ fn a_second_rotation_reopens_a_probation() {
 #[test]
 fn a_quorum_is_the_prior_set_s() {
     let member = Device::new(5);
-    let (mut w, mut ws, admin) = founded(&[&member]);
+    let (mut w, mut ws, admin) = founded_with(&[&member]);
     let (q1, q2) = (Device::new(81), Device::new(82));
     let quorum = |keys: &[&Device]| {
         Some(Quorum {
@@ -280,7 +255,7 @@ fn a_quorum_is_the_prior_set_s() {
 #[test]
 fn an_evicted_socket_hears_no_late_answer() {
     let member = Device::new(5);
-    let (mut w, mut ws, admin) = founded(&[&member]);
+    let (mut w, mut ws, admin) = founded_with(&[&member]);
     let m = w.issue(admin, &ws, &record(&ws, 1, 1, &[group(1)]));
     let c = w.login(&member, &[group(1)]);
     w.hold(Kind::Code);

@@ -2,12 +2,14 @@
 //! may stop, the real embedded store behind injected faults and delays, and mail between shards in an order the test
 //! may choose. Everything happens in [`World::pump`], on one thread, in a fixed order; nothing sleeps.
 
+mod access;
 mod chain;
 mod conn;
 mod control;
 mod drive;
 mod store;
 
+pub use access::*;
 pub use chain::*;
 pub use control::*;
 pub use drive::*;
