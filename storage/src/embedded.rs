@@ -88,7 +88,7 @@ struct Shared {
     jobs: Handoff<Job, Parked>,
     jobs_closed: AtomicBool,
     health: Health,
-    _lock: File,
+    _lock: format::Lock,
 }
 
 /// Whether the last commit succeeded, and whether one is stuck.

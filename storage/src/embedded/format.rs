@@ -38,13 +38,27 @@ pub(super) struct Format {
     pub(super) store: [u8; 16],
 }
 
+/// The lock on a folder, until it is dropped.
+///
+/// Closing the file would not do: a process being started holds a copy of it from its fork to its exec, and the lock
+/// lives as long as any copy does.
+pub(super) struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.unlock() {
+            tracing::warn!(%error, "the lock on the data folder could not be released");
+        }
+    }
+}
+
 /// A folder that is ours: locked, with its format known.
 pub(super) struct Folder {
     pub(super) format: Format,
     /// True: there is no database yet, and [`finish`] has to be called once there is.
     pub(super) is_new: bool,
     /// Held until the store is closed.
-    pub(super) lock: File,
+    pub(super) lock: Lock,
 }
 
 /// An error of the operating system.
@@ -91,11 +105,11 @@ pub(super) fn enter(folder: &Path) -> Result<Folder, OpenError> {
         .write(true)
         .open(&lock_path)
         .map_err(|e| io(&lock_path, e))?;
-    match lock.try_lock() {
-        Ok(()) => {}
+    let lock = match lock.try_lock() {
+        Ok(()) => Lock(lock),
         Err(TryLockError::WouldBlock) => return Err(OpenError::Locked(folder.into())),
         Err(TryLockError::Error(e)) => return Err(io(&lock_path, e)),
-    }
+    };
     // Only now is it certain that nobody else is making a store here.
     let format_path = folder.join(FORMAT);
     if exists(&format_path)? {
