@@ -1,5 +1,6 @@
 //! What the binary tells the transport.
 
+use crate::io::Io;
 use crate::pages::PublicPages;
 use drover_engine::effects::Stores;
 use drover_engine::wake::Wake;
@@ -17,6 +18,8 @@ pub struct RelayConfig {
     pub shards: usize,
     /// Longest time a busy shard collects work for before it writes, µs; 0 switches that off.
     pub turn_us_max: u64,
+    /// What runs below the shard loops.
+    pub io: Io,
     /// TLS on the public listener.
     pub tls: TlsSource,
     /// Most connections at a time; `None` for no ceiling and then no share per source either (02 §1).
@@ -77,6 +80,9 @@ pub enum BindError {
     /// The certificate or key can't be used.
     #[error("cannot use the TLS certificate: {0}")]
     Tls(#[from] TlsError),
+    /// The driver that was asked for does not work here.
+    #[error("DROVER_IO asks for io_uring, which does not work here: {0}")]
+    Io(String),
     /// The system refused something else a shard needs.
     #[error("cannot set up the shards: {0}")]
     System(#[from] io::Error),

@@ -47,9 +47,7 @@ pub(crate) struct Conn<S> {
     pub(crate) phase: Phase,
     /// The newest ping's answer, waiting because the outbox is full.
     pub(crate) pong: Option<Box<Bytes>>,
-    /// The socket may have bytes to read.
-    pub(crate) readable: bool,
-    /// The peer has ended its direction; there may be bytes before that.
+    /// The peer has ended its direction, which is acted on once all it sent was looked at.
     pub(crate) ended: bool,
     /// The socket took less than it was offered.
     pub(crate) blocked: bool,
@@ -73,7 +71,6 @@ impl<S> Conn<S> {
             seat: None,
             phase: Phase::Request(Box::new(Request { peer })),
             pong: None,
-            readable: false,
             ended: false,
             blocked: false,
             dirty: false,
@@ -103,6 +100,14 @@ impl<S> Conn<S> {
     /// Whether anything waits to be written.
     pub(crate) fn has_output(&self) -> bool {
         !self.outbox.is_empty() || self.tls.as_ref().is_some_and(|tls| tls.has_unsent())
+    }
+
+    /// Whether what waits may be written, as far as TLS is concerned.
+    pub(crate) fn can_write(&self) -> bool {
+        match &self.tls {
+            Some(tls) => tls.has_unsent() || (tls.is_established() && !self.outbox.is_empty()),
+            None => !self.outbox.is_empty(),
+        }
     }
 
     /// Queues bytes that are no message of the engine, past the bounds.

@@ -1,61 +1,171 @@
-//! What a shard loop needs of the system below it. One implementation now, [`Epoll`](crate::epoll::Epoll); an
-//! io_uring driver fits beside it: its completions become [`Ready`]s, [`Driver::read`] hands out what a receive
-//! already brought, and [`Driver::write`] takes bytes over and says how many.
+//! What a shard loop needs of the system below it: sockets whose bytes come by themselves, writes to many of them at
+//! once, a wait. Shaped after completions; [`Epoll`](crate::epoll::Epoll) makes them out of readiness.
+//!
+//! | Driver | Bytes come in | Bytes go out |
+//! | --- | --- | --- |
+//! | [`Epoll`](crate::epoll::Epoll) | read into a chunk that all sockets share | one call for each socket |
+//! | `uring` | a multishot receive for each socket fills slots of one pool, which are handed on as they are | one submission for all sockets |
+//! | `tokio-uring` | a task for each socket, with a buffer of its own | as in `epoll` before a socket is settled, then one task each |
+//!
+//! The store's log can join a shard's ring here: a further kind of operation in `uring`, a further [`Ready`].
 
+use bytes::BytesMut;
+use drover_storage::handoff::Wake;
 use std::io::{self, IoSlice};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// What happened to one thing a driver watches.
-#[derive(Clone, Copy, Debug)]
+/// What happened.
+#[derive(Debug)]
 pub(crate) enum Ready {
     /// Connections can be accepted.
     Accept,
-    /// Something happened to the socket of this slot.
-    Socket {
-        /// The slot it was adopted with.
+    /// Bytes came in.
+    Received {
+        /// The slot the socket is watched with, here and below.
         slot: u32,
-        /// Bytes, or the end of the stream, can be read.
-        readable: bool,
-        /// A write that was refused may be tried again.
-        writable: bool,
-        /// The peer will send no more: read to the end.
-        ended: bool,
-        /// Both directions are gone.
-        lost: bool,
+        /// What came, at least a byte.
+        data: BytesMut,
+    },
+    /// The peer sends nothing more, and all it sent was handed out.
+    Ended {
+        /// Whose.
+        slot: u32,
+    },
+    /// Both directions are gone.
+    Lost {
+        /// Whose.
+        slot: u32,
+    },
+    /// A write that did not take everything may be gone on with.
+    Writable {
+        /// Whose.
+        slot: u32,
     },
 }
 
-/// One shard's access to the system. Everything but [`Driver::wait`] returns at once.
-pub(crate) trait Driver {
-    /// A connected socket in the driver's care.
-    type Socket;
+/// What is to be written to one socket: a range of the slices that go with it.
+pub(crate) struct Write<S> {
+    /// To whom.
+    pub(crate) socket: S,
+    /// Its first slice.
+    pub(crate) from: usize,
+    /// The slice after its last.
+    pub(crate) to: usize,
+}
 
-    /// Waits until something happens, the shard's mailbox wakes it, or the time is over (`None`: as long as it
-    /// takes).
-    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()>;
+/// One shard's access to the system. Made and used on the shard's thread. Everything but [`Driver::wait`] returns at
+/// once.
+pub(crate) trait Driver: Sized {
+    /// Names a connected socket in the driver's care. The socket is open until [`Driver::close`] or
+    /// [`Driver::release`].
+    type Socket: Copy;
+
+    /// Gathers what happens for the time of `rest`, then waits until something has happened, the shard is woken, or
+    /// `timeout` is over (`None`: as long as it takes).
+    fn wait(&mut self, rest: Duration, timeout: Option<Duration>) -> io::Result<()>;
 
     /// What happened, one thing at a time.
     fn next(&mut self) -> Option<Ready>;
 
-    /// Accepts one connection; `None` if none waits.
-    fn accept(&mut self) -> io::Result<Option<(TcpStream, SocketAddr)>>;
+    /// Accepts one connection, with Nagle's algorithm off; `None` if none waits.
+    fn accept(&mut self) -> io::Result<Option<(Self::Socket, SocketAddr)>>;
 
-    /// Takes a non-blocking socket into care. Bytes that wait in it already are reported.
-    fn adopt(&mut self, stream: TcpStream, slot: u32) -> io::Result<Self::Socket>;
+    /// Takes in a socket that another shard's driver released.
+    fn adopt(&mut self, stream: TcpStream) -> io::Result<Self::Socket>;
 
-    /// Gives a socket out of care, to be adopted by another shard's driver.
-    fn release(&mut self, socket: Self::Socket) -> io::Result<TcpStream>;
+    /// From now on what happens to the socket is told. Bytes that wait in it already are too.
+    fn watch(&mut self, socket: Self::Socket, slot: u32) -> io::Result<()>;
 
-    /// Reads. A call that does not fill `into` has read all there was, unless the stream has ended.
-    fn read(&mut self, socket: &mut Self::Socket, into: &mut [u8]) -> io::Result<usize>;
+    /// Gives a socket out of care, with what was received and not told yet.
+    fn release(&mut self, socket: Self::Socket) -> io::Result<(TcpStream, BytesMut)>;
 
-    /// Writes. After a call that did not take everything, [`Ready`] says when to go on.
-    fn write(&mut self, socket: &mut Self::Socket, slices: &[IoSlice<'_>]) -> io::Result<usize>;
+    /// The socket will not be released any more.
+    fn settle(&mut self, _socket: Self::Socket) {}
 
-    /// Tells the peer that nothing more comes; reading goes on.
-    fn end_write(&mut self, socket: &mut Self::Socket);
+    /// Nothing more is to be received for now, so that the peer has to wait. What came already may still be told.
+    fn pause(&mut self, socket: Self::Socket);
+
+    /// Receiving goes on.
+    fn resume(&mut self, socket: Self::Socket);
+
+    /// Writes to one socket what it takes. After a call that did not take everything, [`Ready::Writable`] says when to
+    /// go on.
+    fn write(&mut self, socket: Self::Socket, slices: &[IoSlice<'_>]) -> io::Result<usize>;
+
+    /// [`Driver::write`] to many sockets, each of them once; `outcomes` gets theirs in order.
+    fn write_each(
+        &mut self,
+        writes: &[Write<Self::Socket>],
+        slices: &[IoSlice<'_>],
+        outcomes: &mut Vec<io::Result<usize>>,
+    ) {
+        for write in writes {
+            outcomes.push(self.write(write.socket, &slices[write.from..write.to]));
+        }
+    }
+
+    /// Tells the peer that nothing more comes; receiving goes on.
+    fn end_write(&mut self, socket: Self::Socket);
 
     /// Closes.
     fn close(&mut self, socket: Self::Socket);
+
+    /// What became of the buffers that bytes came in with.
+    fn buffers(&self) -> Buffers {
+        Buffers::default()
+    }
+}
+
+/// A driver's receive buffers, for the metrics. All zero where there is no pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Buffers {
+    /// Slots there are.
+    pub(crate) slots: u64,
+    /// Slots the kernel may fill now. Between turns all of them.
+    pub(crate) provided: u64,
+    /// Slots that got new memory because somebody still held what came in with the old.
+    pub(crate) renewed: u64,
+    /// Receives that ended because no slot was left, and were begun again.
+    pub(crate) starved: u64,
+}
+
+/// Ends a driver's wait, from any thread.
+pub(crate) enum Waker {
+    /// Of mio's poll.
+    Poll(mio::Waker),
+    /// One that the driver watches.
+    #[cfg(target_os = "linux")]
+    Eventfd(std::sync::Arc<std::os::fd::OwnedFd>),
+    /// Of a runtime that the driver runs.
+    #[cfg(target_os = "linux")]
+    Notify(std::sync::Arc<tokio::sync::Notify>),
+}
+
+#[cfg(target_os = "linux")]
+impl Waker {
+    /// An eventfd and who writes to it.
+    pub(crate) fn eventfd() -> io::Result<(Self, std::sync::Arc<std::os::fd::OwnedFd>)> {
+        use rustix::event::{EventfdFlags, eventfd};
+        let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let eventfd = std::sync::Arc::new(eventfd);
+        Ok((Self::Eventfd(eventfd.clone()), eventfd))
+    }
+}
+
+impl Wake for Waker {
+    fn wake(&self) {
+        // Writing to an eventfd can only fail if its counter is full, and then the shard is awake.
+        match self {
+            Self::Poll(waker) => {
+                let _ = waker.wake();
+            }
+            #[cfg(target_os = "linux")]
+            Self::Notify(happened) => happened.notify_one(),
+            #[cfg(target_os = "linux")]
+            Self::Eventfd(eventfd) => {
+                let _ = rustix::io::write(eventfd, &1_u64.to_ne_bytes());
+            }
+        }
+    }
 }

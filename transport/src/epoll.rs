@@ -1,10 +1,13 @@
 //! The driver for everywhere: mio, edge-triggered.
 
-use crate::driver::{Driver, Ready};
+use crate::chunk::Chunk;
+use crate::driver::{Driver, Ready, Waker};
+use bytes::BytesMut;
 use mio::event::Event;
 use mio::net::{TcpListener, TcpStream};
-use mio::{Events, Interest, Poll, Token, Waker};
+use mio::{Events, Interest, Poll, Token};
 use std::io::{self, IoSlice, Read, Write};
+use std::mem;
 use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
 
@@ -14,45 +17,188 @@ const WAKE: Token = Token(1);
 const FIRST_SOCKET: usize = 2;
 /// What one wait can report.
 const EVENTS_MAX: usize = 1024;
+/// Reads from one connection in one turn; what is left then waits for the next, so that nobody starves.
+const READS_MAX: u32 = 4;
+
+struct Entry {
+    stream: TcpStream,
+    slot: u32,
+    /// There may be bytes to read.
+    readable: bool,
+    /// The peer has ended its direction; there may be bytes before that.
+    ended: bool,
+    paused: bool,
+    /// A write did not take everything.
+    blocked: bool,
+}
 
 /// See the module.
 pub(crate) struct Epoll {
     poll: Poll,
     events: Events,
-    /// How many of `events` were handed out.
+    /// How many of `reported` were looked at.
     next: usize,
-    reported: Vec<Ready>,
+    reported: Vec<Report>,
     listener: TcpListener,
+    entries: Vec<Option<Entry>>,
+    free: Vec<u32>,
+    /// Free after the next wait: until then there may be reports about who used them.
+    closed: Vec<u32>,
+    /// Read from in this turn before what is reported.
+    revisited: Vec<u32>,
+    /// They had more than one turn's share.
+    unread: Vec<u32>,
+    /// Who is read from, and how often yet.
+    reading: Option<(u32, u32)>,
+    chunk: Chunk,
+}
+
+/// What mio says, in our words.
+#[derive(Clone, Copy)]
+enum Report {
+    Accept,
+    Socket {
+        key: u32,
+        readable: bool,
+        writable: bool,
+        ended: bool,
+        lost: bool,
+    },
 }
 
 impl Epoll {
     /// A driver that accepts from `listener` (non-blocking), and what ends its wait.
     pub(crate) fn new(listener: std::net::TcpListener) -> io::Result<(Self, Waker)> {
         let poll = Poll::new()?;
-        let waker = Waker::new(poll.registry(), WAKE)?;
+        let waker = mio::Waker::new(poll.registry(), WAKE)?;
         let mut listener = TcpListener::from_std(listener);
         poll.registry()
             .register(&mut listener, ACCEPT, Interest::READABLE)?;
-        let events = Events::with_capacity(EVENTS_MAX);
-        Ok((
-            Self {
-                poll,
-                events,
-                next: 0,
-                reported: Vec::with_capacity(EVENTS_MAX),
-                listener,
-            },
-            waker,
-        ))
+        let epoll = Self {
+            poll,
+            events: Events::with_capacity(EVENTS_MAX),
+            next: 0,
+            reported: Vec::with_capacity(EVENTS_MAX),
+            listener,
+            entries: Vec::new(),
+            free: Vec::new(),
+            closed: Vec::new(),
+            revisited: Vec::new(),
+            unread: Vec::new(),
+            reading: None,
+            chunk: Chunk::default(),
+        };
+        Ok((epoll, Waker::Poll(waker)))
+    }
+
+    fn entry(&mut self, key: u32) -> Option<&mut Entry> {
+        self.entries.get_mut(key as usize)?.as_mut()
+    }
+
+    fn insert(&mut self, stream: TcpStream) -> u32 {
+        let entry = Some(Entry {
+            stream,
+            slot: u32::MAX,
+            readable: false,
+            ended: false,
+            paused: false,
+            blocked: false,
+        });
+        match self.free.pop() {
+            Some(key) => {
+                self.entries[key as usize] = entry;
+                key
+            }
+            None => {
+                self.entries.push(entry);
+                self.entries.len() as u32 - 1
+            }
+        }
+    }
+
+    fn remove(&mut self, key: u32) -> io::Result<TcpStream> {
+        let entry = self.entries.get_mut(key as usize).and_then(Option::take);
+        self.closed.push(key);
+        entry.map(|entry| entry.stream).ok_or_else(gone)
+    }
+
+    /// One read from whoever is read from; `None` once that is done.
+    fn read(&mut self) -> Option<Ready> {
+        let (key, reads) = self.reading?;
+        let entry = self.entries[key as usize]
+            .as_mut()
+            .filter(|entry| entry.readable && !entry.paused);
+        let Some(entry) = entry else {
+            self.reading = None;
+            return None;
+        };
+        if reads == READS_MAX {
+            self.unread.push(key);
+            self.reading = None;
+            return None;
+        }
+        self.reading = Some((key, reads + 1));
+        let slot = entry.slot;
+        let space = self.chunk.space();
+        let room = space.len();
+        loop {
+            match entry.stream.read(space) {
+                Ok(0) => {
+                    entry.readable = false;
+                    return Some(Ready::Ended { slot });
+                }
+                Ok(bytes) => {
+                    // A read that does not fill the room has read all there was, unless the stream has ended.
+                    entry.readable = bytes == room || entry.ended;
+                    let data = self.chunk.take(bytes);
+                    return Some(Ready::Received { slot, data });
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    entry.readable = false;
+                    self.reading = None;
+                    return (error.kind() != io::ErrorKind::WouldBlock).then_some(Ready::Lost { slot });
+                }
+            }
+        }
+    }
+
+    /// What a report is worth telling before the socket is read.
+    fn look(&mut self, report: Report) -> Option<Ready> {
+        let Report::Socket {
+            key,
+            readable,
+            writable,
+            ended,
+            lost,
+        } = report
+        else {
+            return Some(Ready::Accept);
+        };
+        let entry = self.entry(key)?;
+        entry.readable |= readable;
+        entry.ended |= ended;
+        let slot = entry.slot;
+        if lost && entry.paused {
+            // Nothing would read the loss.
+            return Some(Ready::Lost { slot });
+        }
+        let unblocked = writable && mem::take(&mut entry.blocked);
+        self.reading = Some((key, 0));
+        unblocked.then_some(Ready::Writable { slot })
     }
 }
 
-fn translate(event: &Event) -> Option<Ready> {
+fn gone() -> io::Error {
+    io::ErrorKind::NotConnected.into()
+}
+
+fn translate(event: &Event) -> Option<Report> {
     match event.token() {
-        ACCEPT => Some(Ready::Accept),
+        ACCEPT => Some(Report::Accept),
         WAKE => None,
-        Token(token) => Some(Ready::Socket {
-            slot: (token - FIRST_SOCKET) as u32,
+        Token(token) => Some(Report::Socket {
+            key: (token - FIRST_SOCKET) as u32,
             readable: event.is_readable(),
             writable: event.is_writable(),
             ended: event.is_read_closed(),
@@ -62,11 +208,20 @@ fn translate(event: &Event) -> Option<Ready> {
 }
 
 impl Driver for Epoll {
-    type Socket = TcpStream;
+    type Socket = u32;
 
-    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    fn wait(&mut self, rest: Duration, timeout: Option<Duration>) -> io::Result<()> {
         self.next = 0;
         self.reported.clear();
+        self.free.append(&mut self.closed);
+        self.revisited.append(&mut self.unread);
+        let mut timeout = timeout;
+        if !self.revisited.is_empty() {
+            // There is nothing to gather first.
+            timeout = Some(Duration::ZERO);
+        } else if !rest.is_zero() {
+            std::thread::sleep(rest);
+        }
         match self.poll.poll(&mut self.events, timeout) {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
             _ => {
@@ -77,51 +232,96 @@ impl Driver for Epoll {
     }
 
     fn next(&mut self) -> Option<Ready> {
-        let ready = self.reported.get(self.next).copied();
-        self.next += 1;
-        ready
+        loop {
+            if self.reading.is_some() {
+                if let Some(ready) = self.read() {
+                    return Some(ready);
+                }
+            } else if let Some(key) = self.revisited.pop() {
+                self.reading = Some((key, 0));
+            } else {
+                let report = *self.reported.get(self.next)?;
+                self.next += 1;
+                if let Some(ready) = self.look(report) {
+                    return Some(ready);
+                }
+            }
+        }
     }
 
-    fn accept(&mut self) -> io::Result<Option<(std::net::TcpStream, SocketAddr)>> {
+    fn accept(&mut self) -> io::Result<Option<(u32, SocketAddr)>> {
         match self.listener.accept() {
-            Ok((stream, peer)) => Ok(Some((stream.into(), peer))),
+            Ok((stream, peer)) => {
+                stream.set_nodelay(true)?;
+                Ok(Some((self.insert(stream), peer)))
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    fn adopt(&mut self, stream: std::net::TcpStream, slot: u32) -> io::Result<TcpStream> {
-        let mut stream = TcpStream::from_std(stream);
-        let token = Token(slot as usize + FIRST_SOCKET);
+    fn adopt(&mut self, stream: std::net::TcpStream) -> io::Result<u32> {
+        Ok(self.insert(TcpStream::from_std(stream)))
+    }
+
+    fn watch(&mut self, key: u32, slot: u32) -> io::Result<()> {
+        let entry = self.entries[key as usize].as_mut().ok_or_else(gone)?;
+        entry.slot = slot;
+        let token = Token(key as usize + FIRST_SOCKET);
+        let interest = Interest::READABLE | Interest::WRITABLE;
         self.poll
             .registry()
-            .register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
-        Ok(stream)
+            .register(&mut entry.stream, token, interest)
     }
 
-    fn release(&mut self, mut socket: TcpStream) -> io::Result<std::net::TcpStream> {
-        self.poll.registry().deregister(&mut socket)?;
-        Ok(socket.into())
+    fn release(&mut self, key: u32) -> io::Result<(std::net::TcpStream, BytesMut)> {
+        let mut stream = self.remove(key)?;
+        self.poll.registry().deregister(&mut stream)?;
+        Ok((stream.into(), BytesMut::new()))
     }
 
-    fn read(&mut self, socket: &mut TcpStream, into: &mut [u8]) -> io::Result<usize> {
-        socket.read(into)
-    }
-
-    fn write(&mut self, socket: &mut TcpStream, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        match slices {
-            [one] => socket.write(one),
-            many => socket.write_vectored(many),
+    fn pause(&mut self, key: u32) {
+        if let Some(entry) = self.entry(key) {
+            entry.paused = true;
         }
     }
 
-    fn end_write(&mut self, socket: &mut TcpStream) {
-        // An error means the peer is gone, which the next read says too.
-        let _ = socket.shutdown(Shutdown::Write);
+    fn resume(&mut self, key: u32) {
+        if let Some(entry) = self.entry(key) {
+            entry.paused = false;
+            if entry.readable {
+                self.revisited.push(key);
+            }
+        }
     }
 
-    fn close(&mut self, socket: TcpStream) {
+    fn write(&mut self, key: u32, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let entry = self.entry(key).ok_or_else(gone)?;
+        loop {
+            let written = match slices {
+                [one] => entry.stream.write(one),
+                many => entry.stream.write_vectored(many),
+            };
+            let taken = match written {
+                Ok(taken) => taken,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+                Err(error) => return Err(error),
+            };
+            entry.blocked = taken < slices.iter().map(|slice| slice.len()).sum();
+            return Ok(taken);
+        }
+    }
+
+    fn end_write(&mut self, key: u32) {
+        if let Some(entry) = self.entry(key) {
+            // An error means the peer is gone, which the next read says too.
+            let _ = entry.stream.shutdown(Shutdown::Write);
+        }
+    }
+
+    fn close(&mut self, key: u32) {
         // Closing the descriptor takes it out of the epoll set.
-        drop(socket);
+        drop(self.remove(key));
     }
 }

@@ -1,4 +1,4 @@
-//! From readable socket to engine: read, decrypt, unframe, hand over.
+//! From bytes that came in to the engine: decrypt, unframe, hand over.
 
 use crate::conn::Phase;
 use crate::driver::Driver;
@@ -8,67 +8,47 @@ use crate::turn::Turn;
 use crate::ws::{Failure, Item};
 use bytes::BytesMut;
 use drover_engine::{ConnId, Event, Flow, Peer};
-use std::io;
-
-/// Reads from one connection in one turn; what is left then waits for the next, so that nobody starves.
-const READS_MAX: usize = 4;
 
 impl<D: Driver> Turn<D> {
-    /// Reads one connection's share of this turn.
-    pub(crate) fn read(&mut self, id: ConnId) {
-        for _ in 0..READS_MAX {
-            let Some(conn) = self.world.conns.get_mut(id) else {
-                return;
-            };
-            let deaf = conn.is_deaf();
-            if !conn.readable || !(deaf || conn.is_listening()) {
-                return;
-            }
-            let space = self.chunk.space();
-            let room = space.len();
-            match self.world.driver.read(&mut conn.socket, space) {
-                Ok(0) => {
-                    self.peer_ended(id);
-                    return;
-                }
-                Ok(bytes) => {
-                    if bytes < room && !conn.ended {
-                        conn.readable = false;
-                    }
-                    self.world.metrics.bytes_in.add(bytes as u64);
-                    if !deaf {
-                        let data = self.chunk.take(bytes);
-                        self.feed(id, data);
-                    }
-                }
-                Err(error) => match error.kind() {
-                    io::ErrorKind::Interrupted => {}
-                    io::ErrorKind::WouldBlock => {
-                        conn.readable = false;
-                        return;
-                    }
-                    _ => {
-                        self.world.metrics.peer_lost.add(u64::from(!deaf));
-                        self.world.end(id);
-                        return;
-                    }
-                },
-            }
-        }
-        if self.world.conns.get_mut(id).is_some_and(|conn| conn.readable) {
-            self.unread.push(id);
+    /// Bytes of one connection.
+    pub(crate) fn received(&mut self, slot: u32, data: BytesMut) {
+        let Some(id) = self.world.conns.id_at(slot) else {
+            return;
+        };
+        self.world.metrics.bytes_in.add(data.len() as u64);
+        match self.world.conns.get_mut(id) {
+            Some(conn) if conn.is_deaf() => {}
+            Some(conn) if conn.tls.is_some() => self.records(id, data),
+            Some(_) => self.messages(id, data),
+            None => {}
         }
     }
 
     /// The peer sends nothing more.
+    pub(crate) fn ended(&mut self, slot: u32) {
+        if let Some(id) = self.world.conns.id_at(slot) {
+            self.peer_ended(id);
+        }
+    }
+
+    /// The socket is gone.
+    pub(crate) fn lost(&mut self, slot: u32) {
+        let Some(id) = self.world.conns.id_at(slot) else {
+            return;
+        };
+        if let Some(conn) = self.world.conns.get_mut(id) {
+            self.world.metrics.peer_lost.add(u64::from(!conn.is_deaf()));
+            self.world.end(id);
+        }
+    }
+
     fn peer_ended(&mut self, id: ConnId) {
         let Some(conn) = self.world.conns.get_mut(id) else {
             return;
         };
-        conn.readable = false;
         conn.ended = true;
-        if matches!(conn.phase, Phase::Leaving) {
-            // It may still be reading what is queued for it.
+        if matches!(conn.phase, Phase::Leaving) || !(conn.is_listening() || conn.is_deaf()) {
+            // It may still be reading what is queued for it; or what it sent before waits for the engine.
             return;
         }
         if conn.is_open() {
@@ -93,14 +73,15 @@ impl<D: Driver> Turn<D> {
             let cipher = tls.take_kept();
             self.records(id, cipher);
         }
-        self.read(id);
-    }
-
-    fn feed(&mut self, id: ConnId, data: BytesMut) {
-        match self.world.conns.get_mut(id) {
-            Some(conn) if conn.tls.is_some() => self.records(id, data),
-            Some(_) => self.messages(id, data),
-            None => {}
+        let Some(conn) = self.world.conns.get_mut(id) else {
+            return;
+        };
+        if conn.is_listening() {
+            if conn.ended {
+                self.peer_ended(id);
+            } else {
+                self.world.driver.resume(conn.socket);
+            }
         }
     }
 
@@ -189,6 +170,7 @@ impl<D: Driver> Turn<D> {
                         && conn.is_open()
                     {
                         conn.paused = true;
+                        self.world.driver.pause(conn.socket);
                     }
                 }
                 Item::Text => self.shard.handle(now, Event::Text { conn: id }, &mut self.world),

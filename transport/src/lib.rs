@@ -8,7 +8,8 @@
 //! | `turn`, `input`, `write` | the shard loop; from socket to engine; from outbox to socket |
 //! | `world` | the engine's effects over real sockets |
 //! | `conn`, `slab`, `parcel` | one connection, a shard's table of them, one on its way to another shard |
-//! | `driver`, `epoll` | what the loop needs of the system, and epoll for it |
+//! | `driver`, `io` | what the loop needs of the system; which driver gives it, and why |
+//! | `epoll`, `uring`, `tokio_uring` | the drivers. Unsafe code is in `uring::ring` and nowhere else |
 //! | `http`, `ws`, `tls` | the request before the WebSocket, its frames, and TLS below, all without I/O |
 //! | `pages` | what the binary adds to the pages of `http` |
 //! | `listen`, `lobby`, `admission` | binding and accepting; how many sockets and connections there may be |
@@ -20,7 +21,6 @@
 //! by letters to their mailboxes, and is handed what an outbox holds at the end of a turn; the loop needs a second
 //! kind of socket for that, and nothing else of it changes.
 
-#![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod admission;
@@ -32,6 +32,7 @@ mod driver;
 mod epoll;
 mod http;
 mod input;
+mod io;
 mod listen;
 mod lobby;
 mod mailbox;
@@ -43,8 +44,12 @@ mod relay;
 mod slab;
 mod stop;
 mod timers;
+#[cfg(target_os = "linux")]
+mod tokio_uring;
 mod tls;
 mod turn;
+#[cfg(target_os = "linux")]
+mod uring;
 mod world;
 mod write;
 mod ws;
@@ -60,6 +65,7 @@ pub(crate) use double::Shard;
 pub(crate) use drover_engine::Shard;
 
 pub use config::{BindError, RelayConfig, TURN_US_MAX, TlsError, TlsSource, WakeSink};
+pub use io::{Io, IoDriver};
 pub use lobby::DESCRIPTORS_RESERVED;
 pub use metrics::{CLOSE_REASON_LABELS, Snapshot};
 pub use pages::{Page, PublicPages};

@@ -4,7 +4,7 @@ use crate::config::BindError;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::fs::File;
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 
 /// Connections the kernel may hold ready for us, per shard. A whole fleet can come back in the same second.
 const BACKLOG: i32 = 4096;
@@ -56,6 +56,8 @@ fn socket(address: SocketAddr) -> io::Result<Socket> {
     // A restart finds connections of its predecessor in TIME_WAIT.
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
+    // Linux hands this on to the connections that are accepted.
+    socket.set_tcp_nodelay(true)?;
     Ok(socket)
 }
 
@@ -68,16 +70,17 @@ impl Spare {
         Self(File::open("/dev/null").ok())
     }
 
-    /// Turns away what waits, as far as the reserve allows. Returns how many, and whether none is left.
+    /// Turns away what waits, as far as the reserve allows. `turn_away` accepts a connection and closes it. Returns how
+    /// many, and whether none is left.
     pub(crate) fn turn_away(
         &mut self,
-        mut accept: impl FnMut() -> io::Result<Option<(TcpStream, SocketAddr)>>,
+        mut turn_away: impl FnMut() -> io::Result<Option<()>>,
     ) -> (u64, bool) {
         let (mut turned_away, mut none_left) = (0, false);
         self.0 = None;
         for _ in 0..DRAINED_MAX {
-            match accept() {
-                Ok(Some(connection)) => drop(connection),
+            match turn_away() {
+                Ok(Some(())) => {}
                 Ok(None) => {
                     none_left = true;
                     break;

@@ -99,6 +99,16 @@ pub(crate) fn sockets_max() -> u64 {
     limit.map_or(u64::MAX, |limit| limit - DESCRIPTORS_RESERVED.min(limit / 2))
 }
 
+/// The most sockets that can be open at a time, for tables that hold them: those that have upgraded, those that have not,
+/// and a few that are just being turned away.
+pub(crate) fn sockets_at_once(max_connections: Option<u64>) -> u32 {
+    const TURNED_AWAY: u64 = 128;
+    let seated = max_connections.unwrap_or(u64::MAX);
+    let sockets = seated.saturating_add(PLACES.1 + TURNED_AWAY).min(sockets_max());
+    // The kernel's own ceiling.
+    sockets.clamp(64, 1 << 20) as u32
+}
+
 /// One socket's place, given back when dropped.
 pub(crate) struct Place {
     lobby: Arc<Lobby>,

@@ -13,11 +13,12 @@
 //!   empties the queue, then takes k letters from the overflow. Each of those k was put there before one of the k
 //!   counted ones, so whatever its poster had put into the queue earlier was seen by the emptying in between.
 
+use crate::driver::Waker;
 use crate::parcel::Parcel;
 use crossbeam::queue::SegQueue;
 use drover_engine::event::{StoreAnswer, Ticket};
 use drover_engine::shard::ShardMessage;
-use drover_storage::handoff::{Handoff, Wake};
+use drover_storage::handoff::Handoff;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Letters before the queue spills over.
@@ -39,28 +40,18 @@ pub(crate) enum Letter {
     Look,
 }
 
-/// Ends a shard's wait by its poll's eventfd.
-struct Eventfd(mio::Waker);
-
-impl Wake for Eventfd {
-    fn wake(&self) {
-        // Can only fail if the eventfd's counter is full, and then the shard is awake.
-        let _ = self.0.wake();
-    }
-}
-
 /// One shard's mailbox, read by that shard only.
 pub(crate) struct Mailbox {
-    queue: Handoff<Letter, Eventfd>,
+    queue: Handoff<Letter, Waker>,
     overflow: SegQueue<Letter>,
     spilling: AtomicUsize,
     spilled: AtomicUsize,
 }
 
 impl Mailbox {
-    pub(crate) fn new(waker: mio::Waker) -> Self {
+    pub(crate) fn new(waker: Waker) -> Self {
         Self {
-            queue: Handoff::new(LETTERS_MAX, [Eventfd(waker)]),
+            queue: Handoff::new(LETTERS_MAX, [waker]),
             overflow: SegQueue::new(),
             spilling: AtomicUsize::new(0),
             spilled: AtomicUsize::new(0),
@@ -127,7 +118,7 @@ mod tests {
     fn mailbox() -> (mio::Poll, Arc<Mailbox>) {
         let poll = mio::Poll::new().unwrap();
         let waker = mio::Waker::new(poll.registry(), mio::Token(0)).unwrap();
-        (poll, Arc::new(Mailbox::new(waker)))
+        (poll, Arc::new(Mailbox::new(Waker::Poll(waker))))
     }
 
     fn number(letter: &Letter) -> u64 {

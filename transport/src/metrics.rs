@@ -1,6 +1,7 @@
 //! What the transport counts: one [`Metrics`] per shard with that shard as its only writer, summed into a
 //! [`Snapshot`] when somebody asks. No label is ever taken from a peer.
 
+use crate::driver::Buffers;
 use drover_engine::effects::CloseReason;
 use drover_engine::metrics::Counter;
 
@@ -31,6 +32,20 @@ pub(crate) struct Metrics {
     pub(crate) transport_failures: Counter,
     pub(crate) oversize: Counter,
     pub(crate) turns: Counter,
+    pub(crate) receive_slots: Counter,
+    pub(crate) receive_slots_provided: Counter,
+    pub(crate) receive_slots_renewed: Counter,
+    pub(crate) receive_starved: Counter,
+}
+
+impl Metrics {
+    /// Takes over what the driver counts.
+    pub(crate) fn count_buffers(&self, buffers: Buffers) {
+        self.receive_slots.set(buffers.slots);
+        self.receive_slots_provided.set(buffers.provided);
+        self.receive_slots_renewed.set(buffers.renewed);
+        self.receive_starved.set(buffers.starved);
+    }
 }
 
 const CLOSE_REASONS: usize = 7;
@@ -114,6 +129,14 @@ pub struct Snapshot {
     pub oversize: u64,
     /// Turns of the shard loops.
     pub turns: u64,
+    /// Gauge: slots of the pools that bytes are received into (io_uring).
+    pub receive_slots: u64,
+    /// Gauge: how many of them the kernel may fill; all of them, between turns.
+    pub receive_slots_provided: u64,
+    /// Times a slot got new memory because a message in the old was still held.
+    pub receive_slots_renewed: u64,
+    /// Receives that found no slot and were begun again.
+    pub receive_starved: u64,
 }
 
 impl Snapshot {
@@ -144,6 +167,10 @@ impl Snapshot {
             transport_failures,
             oversize,
             turns,
+            receive_slots,
+            receive_slots_provided,
+            receive_slots_renewed,
+            receive_starved,
         } = shard;
         for (sum, counter) in [
             (&mut self.accepted, accepted),
@@ -169,6 +196,10 @@ impl Snapshot {
             (&mut self.transport_failures, transport_failures),
             (&mut self.oversize, oversize),
             (&mut self.turns, turns),
+            (&mut self.receive_slots, receive_slots),
+            (&mut self.receive_slots_provided, receive_slots_provided),
+            (&mut self.receive_slots_renewed, receive_slots_renewed),
+            (&mut self.receive_starved, receive_starved),
         ] {
             *sum = sum.wrapping_add(counter.get());
         }

@@ -4,7 +4,9 @@ use crate::Shard;
 use crate::admission::Admission;
 use crate::clock;
 use crate::config::{BindError, RelayConfig};
+use crate::driver::{Driver, Waker};
 use crate::epoll::Epoll;
+use crate::io::{self as choice, IoDriver};
 use crate::listen;
 use crate::lobby::{self, Lobby};
 use crate::mailbox::{Letter, Mailbox};
@@ -13,12 +15,14 @@ use crate::offload::Offload;
 use crate::stop::Stop;
 use crate::tls::Certificates;
 use crate::turn::{Parts, Turn};
+#[cfg(target_os = "linux")]
+use crate::{tokio_uring::TokioUring, uring::Uring};
 use crate::world::{Shared, World};
 use drover_engine::metrics::Metrics as EngineMetrics;
 use drover_engine::shard::{Challenges, ShardMessage};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -26,15 +30,59 @@ use std::time::{Duration, Instant};
 pub struct Bound {
     config: RelayConfig,
     address: SocketAddr,
-    drivers: Vec<Epoll>,
+    seeds: Vec<Seed>,
+    io: IoDriver,
     shared: Arc<Shared>,
     certificates: Option<Arc<Certificates>>,
     challenges: Arc<Challenges>,
 }
 
+/// What a shard's driver is made of, on its thread.
+enum Seed {
+    Epoll(Epoll),
+    #[cfg(target_os = "linux")]
+    Uring(std::net::TcpListener, Arc<std::os::fd::OwnedFd>, u32),
+    #[cfg(target_os = "linux")]
+    TokioUring(std::net::TcpListener, Arc<tokio::sync::Notify>, bool),
+}
+
+impl Seed {
+    /// For one of so many shards, with so many sockets each at most; and what wakes the shard.
+    #[cfg_attr(not(target_os = "linux"), expect(unused_variables, reason = "epoll needs neither"))]
+    fn new(io: &str, listener: std::net::TcpListener, shards: usize, sockets: u32) -> io::Result<(Self, Waker)> {
+        match io {
+            #[cfg(target_os = "linux")]
+            "uring" => {
+                let (waker, eventfd) = Waker::eventfd()?;
+                Ok((Self::Uring(listener, eventfd, sockets), waker))
+            }
+            #[cfg(target_os = "linux")]
+            "tokio-uring" => {
+                let (waker, happened) = crate::tokio_uring::waker();
+                Ok((Self::TokioUring(listener, happened, shards > 1), waker))
+            }
+            _ => Epoll::new(listener).map(|(epoll, waker)| (Self::Epoll(epoll), waker)),
+        }
+    }
+}
+
+/// Chooses the driver for `shards` shards with so many sockets each at most.
+#[cfg(target_os = "linux")]
+fn choose(wanted: choice::Io, shards: usize, sockets: u32) -> Result<IoDriver, BindError> {
+    let try_uring = || crate::uring::probe::probe(shards, sockets);
+    choice::choose(wanted, try_uring, TokioUring::probe)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn choose(wanted: choice::Io, _shards: usize, _sockets: u32) -> Result<IoDriver, BindError> {
+    let nowhere = || Err("it is Linux's".to_owned());
+    choice::choose(wanted, nowhere, nowhere)
+}
+
 /// A relay that serves.
 pub struct Relay {
     address: SocketAddr,
+    io: IoDriver,
     shared: Arc<Shared>,
     certificates: Option<Arc<Certificates>>,
     stop: Arc<Stop>,
@@ -57,11 +105,14 @@ impl Relay {
         );
         let certificates = Certificates::open(&config.tls, &config.engine.hostname)?;
         let (listeners, address) = listen::bind(&config.listen, shards)?;
-        let mut drivers = Vec::with_capacity(shards);
+        let sockets = lobby::sockets_at_once(config.max_connections);
+        let io = choose(config.io, shards, sockets)?;
+        tracing::info!(driver = io.name, reason = %io.reason, "driver of the shard loops");
+        let mut seeds = Vec::with_capacity(shards);
         let mut doors = Vec::with_capacity(shards);
         for listener in listeners {
-            let (driver, waker) = Epoll::new(listener)?;
-            drivers.push(driver);
+            let (seed, waker) = Seed::new(io.name, listener, shards, sockets)?;
+            seeds.push(seed);
             doors.push(Arc::new(Mailbox::new(waker)));
         }
         let shared = Arc::new(Shared {
@@ -79,7 +130,8 @@ impl Relay {
         Ok(Bound {
             config,
             address,
-            drivers,
+            seeds,
+            io,
             shared,
             certificates,
             challenges: Arc::new(Challenges::new().map_err(io::Error::other)?),
@@ -89,6 +141,11 @@ impl Relay {
     /// Where it listens.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
+    }
+
+    /// What runs below the shard loops, and why.
+    pub fn io(&self) -> &IoDriver {
+        &self.io
     }
 
     /// What all shards have counted.
@@ -158,65 +215,44 @@ impl Bound {
     /// Starts one thread per shard.
     ///
     /// # Errors
-    /// If the system refuses a thread.
+    /// If the system refuses a thread, or a shard what its driver needs.
     pub fn start(self) -> io::Result<Relay> {
-        let Self {
-            config,
-            address,
-            drivers,
-            shared,
-            certificates,
-            challenges,
-        } = self;
-        let stop = Stop::new(drivers.len());
+        let seeds = self.seeds;
+        let stop = Stop::new(seeds.len());
         let mut relay = Relay {
-            address,
-            shared,
-            certificates,
+            address: self.address,
+            io: self.io,
+            shared: self.shared,
+            certificates: self.certificates,
             stop,
             metrics: Vec::new(),
             engine_metrics: Vec::new(),
             threads: Vec::new(),
         };
-        for (index, driver) in drivers.into_iter().enumerate() {
+        let (begun, begins) = mpsc::channel();
+        for (index, seed) in seeds.into_iter().enumerate() {
             let metrics = Arc::new(Metrics::default());
             let engine_metrics = Arc::new(EngineMetrics::default());
             relay.metrics.push(metrics.clone());
             relay.engine_metrics.push(engine_metrics.clone());
-            let (shared, stop) = (relay.shared.clone(), relay.stop.clone());
-            let (config, certificates) = (config.clone(), relay.certificates.clone());
-            let challenges = challenges.clone();
-            let serve = move || {
-                let shard = Shard::new(
-                    index,
-                    config.engine.clone(),
-                    config.directory.clone(),
-                    engine_metrics,
-                    challenges,
-                );
-                let mailbox = shared.doors[index].clone();
-                let request_ms = config.engine.handshake_timeout_ms;
-                let world = World::new(
-                    driver,
-                    index,
-                    request_ms,
-                    metrics,
-                    shared,
-                    clock::now(Instant::now()),
-                );
-                let parts = Parts {
-                    shard,
-                    mailbox,
-                    stop: stop.clone(),
-                    certificates,
-                    trusted_proxy_hops: config.trusted_proxy_hops,
-                    public: config.public,
-                    turn_max: Duration::from_micros(config.turn_us_max),
-                };
-                let failure = Failing(Some(stop));
-                match Turn::new(world, parts).run() {
-                    Ok(()) => failure.disarm(),
-                    Err(error) => tracing::error!(%error, shard = index, "a shard can't go on"),
+            let thread = ShardThread {
+                index,
+                config: self.config.clone(),
+                shared: relay.shared.clone(),
+                certificates: relay.certificates.clone(),
+                challenges: self.challenges.clone(),
+                stop: relay.stop.clone(),
+                metrics,
+                engine_metrics,
+                begun: begun.clone(),
+            };
+            let serve = move || match seed {
+                Seed::Epoll(epoll) => thread.serve(Ok(epoll)),
+                #[cfg(target_os = "linux")]
+                Seed::Uring(listener, waker, sockets) => thread.serve(Uring::new(listener, waker, sockets)),
+                #[cfg(target_os = "linux")]
+                Seed::TokioUring(listener, happened, may_move) => {
+                    thread.serve(TokioUring::new(listener, happened, may_move));
                 }
             };
             let thread = thread::Builder::new()
@@ -224,7 +260,69 @@ impl Bound {
                 .spawn(serve)?;
             relay.threads.push(thread);
         }
+        drop(begun);
+        for result in begins {
+            result?;
+        }
         Ok(relay)
+    }
+}
+
+/// What one shard's thread takes along.
+struct ShardThread {
+    index: usize,
+    config: RelayConfig,
+    shared: Arc<Shared>,
+    certificates: Option<Arc<Certificates>>,
+    challenges: Arc<Challenges>,
+    stop: Arc<Stop>,
+    metrics: Arc<Metrics>,
+    engine_metrics: Arc<EngineMetrics>,
+    /// Told once whether the driver works.
+    begun: mpsc::Sender<io::Result<()>>,
+}
+
+impl ShardThread {
+    /// Runs the shard's loop to its end.
+    fn serve<D: Driver>(self, driver: io::Result<D>) {
+        let Self { index, config, .. } = self;
+        // Whoever waits for it may have given up because of another shard.
+        let driver = match driver {
+            Ok(driver) => {
+                let _ = self.begun.send(Ok(()));
+                driver
+            }
+            Err(error) => {
+                let _ = self.begun.send(Err(error));
+                return;
+            }
+        };
+        drop(self.begun);
+        let shard = Shard::new(
+            index,
+            config.engine.clone(),
+            config.directory.clone(),
+            self.engine_metrics,
+            self.challenges,
+        );
+        let mailbox = self.shared.doors[index].clone();
+        let request_ms = config.engine.handshake_timeout_ms;
+        let now = clock::now(Instant::now());
+        let world = World::new(driver, index, request_ms, self.metrics, self.shared, now);
+        let parts = Parts {
+            shard,
+            mailbox,
+            stop: self.stop.clone(),
+            certificates: self.certificates,
+            trusted_proxy_hops: config.trusted_proxy_hops,
+            public: config.public,
+            turn_max: Duration::from_micros(config.turn_us_max),
+        };
+        let failure = Failing(Some(self.stop));
+        match Turn::new(world, parts).run() {
+            Ok(()) => failure.disarm(),
+            Err(error) => tracing::error!(%error, shard = index, "a shard can't go on"),
+        }
     }
 }
 

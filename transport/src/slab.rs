@@ -54,6 +54,14 @@ impl<T> Slab<T> {
         }
     }
 
+    #[inline]
+    pub(crate) fn get(&self, id: ConnId) -> Option<&T> {
+        match self.entries.get(id.slot as usize) {
+            Some(entry) if entry.generation == id.generation => entry.value.as_deref(),
+            _ => None,
+        }
+    }
+
     /// The id of whoever uses the slot now.
     pub(crate) fn id_at(&self, slot: u32) -> Option<ConnId> {
         let entry = self.entries.get(slot as usize)?;

@@ -1,6 +1,6 @@
 //! The shard loop through real sockets, with the engine's [double](crate::double) behind it.
 
-use crate::{Relay, RelayConfig, Snapshot, TURN_US_MAX, TlsSource};
+use crate::{Io, Relay, RelayConfig, Snapshot, TlsSource, TURN_US_MAX};
 use drover_engine::effects::Stores;
 use drover_engine::{Config, Directory};
 use drover_storage::embedded::Embedded;
@@ -12,6 +12,11 @@ use tempfile::TempDir;
 use tungstenite::protocol::frame::coding::CloseCode;
 use tungstenite::stream::MaybeTlsStream;
 use tungstenite::{Bytes, Message, WebSocket, connect};
+
+/// `DROVER_IO` chooses what the tests run on, as it does for the relay.
+fn io() -> Io {
+    std::env::var("DROVER_IO").map_or(Io::Auto, |word| Io::of_word(&word).unwrap())
+}
 
 type Client = WebSocket<MaybeTlsStream<TcpStream>>;
 
@@ -29,6 +34,7 @@ impl Served {
             listen: "127.0.0.1:0".into(),
             shards: 1,
             turn_us_max: TURN_US_MAX,
+            io: io(),
             tls: TlsSource::Off,
             max_connections: None,
             trusted_proxy_hops: 0,

@@ -36,12 +36,8 @@ pub(crate) struct Turn<D: Driver> {
     pub(crate) certificates: Option<Arc<Certificates>>,
     pub(crate) trusted_proxy_hops: usize,
     pub(crate) public: Option<Arc<dyn PublicPages>>,
-    /// Sockets are read into this.
-    pub(crate) chunk: Chunk,
     /// Records are decrypted into this.
     pub(crate) plain: Chunk,
-    /// There may be more to read from them than one turn's share.
-    pub(crate) unread: Vec<ConnId>,
     letters: Vec<Letter>,
     pace: Pace,
     spare: Spare,
@@ -76,9 +72,7 @@ impl<D: Driver> Turn<D> {
             certificates: parts.certificates,
             trusted_proxy_hops: parts.trusted_proxy_hops,
             public: parts.public,
-            chunk: Chunk::default(),
             plain: Chunk::default(),
-            unread: Vec::new(),
             letters: Vec::new(),
             pace: Pace::new(parts.turn_max),
             spare: Spare::new(),
@@ -94,21 +88,17 @@ impl<D: Driver> Turn<D> {
     /// # Errors
     /// Only if the system refuses to wait for events, after which the shard can't serve.
     pub(crate) fn run(mut self) -> io::Result<()> {
-        let mut ended = Instant::now();
+        let (mut ended, mut rest) = (Instant::now(), Duration::ZERO);
         while !self.stop.is_over(clock::mono_ms(ended)) {
-            self.wait(ended)?;
+            self.wait(ended, rest)?;
             let began = Instant::now();
             self.world.now = clock::now(began);
             self.turn();
             let messages = mem::take(&mut self.world.turn_messages);
             self.world.metrics.turns.add(1);
+            self.world.metrics.count_buffers(self.world.driver.buffers());
             ended = Instant::now();
-            let rest = self.pace.rest(began, ended, messages);
-            // With work left over there is nothing to collect first.
-            if !rest.is_zero() && !self.has_leftovers() {
-                std::thread::sleep(rest);
-                ended += rest;
-            }
+            rest = self.pace.rest(began, ended, messages);
         }
         // Whoever is still here after the deadline is cut off.
         for id in self.world.conns.ids() {
@@ -117,23 +107,24 @@ impl<D: Driver> Turn<D> {
         Ok(())
     }
 
-    /// Waits until there is something to do; the last turn ended at `ended`.
-    fn wait(&mut self, ended: Instant) -> io::Result<()> {
-        let timeout = self.timeout(clock::mono_ms(ended));
+    /// Gathers for the time of `rest` and waits until there is something to do; the last turn ended at `ended`.
+    fn wait(&mut self, ended: Instant, rest: Duration) -> io::Result<()> {
+        if self.has_leftovers() {
+            // There is nothing to gather first.
+            return self.world.driver.wait(Duration::ZERO, Some(Duration::ZERO));
+        }
+        let timeout = self.timeout(clock::mono_ms(ended + rest));
         if timeout != Some(Duration::ZERO) && self.mailbox.may_sleep() {
-            let waited = self.world.driver.wait(timeout);
+            let waited = self.world.driver.wait(rest, timeout);
             self.mailbox.awake();
             waited
         } else {
-            self.world.driver.wait(Some(Duration::ZERO))
+            self.world.driver.wait(rest, Some(Duration::ZERO))
         }
     }
 
     /// How long there is nothing to do if nothing comes.
     fn timeout(&self, mono_ms: u64) -> Option<Duration> {
-        if self.has_leftovers() {
-            return Some(Duration::ZERO);
-        }
         let accept = self.acceptable.then_some(self.accept_from_ms);
         let stop = if self.draining {
             self.stop.deadline_ms()
@@ -154,7 +145,6 @@ impl<D: Driver> Turn<D> {
     fn has_leftovers(&self) -> bool {
         let world = &self.world;
         let lists = [
-            &self.unread,
             &world.roomy,
             &world.closed,
             &world.resumed,
@@ -169,33 +159,21 @@ impl<D: Driver> Turn<D> {
         while let Some(ready) = self.world.driver.next() {
             match ready {
                 Ready::Accept => self.acceptable = true,
-                Ready::Socket {
-                    slot,
-                    readable,
-                    writable,
-                    ended,
-                    lost,
-                } => {
-                    self.socket_ready(slot, readable, writable, ended, lost);
-                }
+                Ready::Received { slot, data } => self.received(slot, data),
+                Ready::Ended { slot } => self.ended(slot),
+                Ready::Lost { slot } => self.lost(slot),
+                Ready::Writable { slot } => self.writable(slot),
             }
+            self.settle();
         }
         if self.acceptable && self.world.now.mono_ms >= self.accept_from_ms {
             self.accept();
-        }
-        for id in mem::take(&mut self.unread) {
-            self.read(id);
         }
         self.deadlines();
         self.settle();
         self.shard.end_of_turn(self.world.now, &mut self.world);
         self.settle();
-        for id in mem::take(&mut self.world.dirty) {
-            if let Some(conn) = self.world.conns.get_mut(id) {
-                conn.dirty = false;
-                self.world.flush(id);
-            }
-        }
+        self.world.flush_dirty();
         if self.draining && !self.drained {
             self.drained = self.shard.drained() && !self.has_conversations();
             if self.drained {
@@ -232,29 +210,16 @@ impl<D: Driver> Turn<D> {
         self.letters = letters;
     }
 
-    fn socket_ready(&mut self, slot: u32, readable: bool, writable: bool, ended: bool, lost: bool) {
+    fn writable(&mut self, slot: u32) {
         let Some(id) = self.world.conns.id_at(slot) else {
             return;
         };
-        let Some(conn) = self.world.conns.get_mut(id) else {
-            return;
-        };
-        conn.readable |= readable;
-        conn.ended |= ended;
-        if writable && mem::take(&mut conn.blocked) && (conn.has_output() || conn.watched) {
+        if let Some(conn) = self.world.conns.get_mut(id)
+            && mem::take(&mut conn.blocked)
+            && (conn.has_output() || conn.watched)
+        {
             self.world.mark_dirty(id);
         }
-        let Some(conn) = self.world.conns.get_mut(id) else {
-            return;
-        };
-        if lost && !conn.is_listening() && !conn.is_deaf() {
-            // Paused, so nothing would read the loss.
-            self.world.metrics.peer_lost.add(1);
-            self.world.end(id);
-        } else {
-            self.read(id);
-        }
-        self.settle();
     }
 
     /// Tells the engine what has come of its effects, until nothing more comes of that.
@@ -309,17 +274,18 @@ impl<D: Driver> Turn<D> {
         }
         for _ in 0..ACCEPTS_MAX {
             match self.world.driver.accept() {
-                Ok(Some((stream, peer))) => {
+                Ok(Some((socket, peer))) => {
                     let shared = &self.world.shared;
                     let place = match shared.lobby.enter(peer.ip(), shared.admission.taken()) {
                         Ok(place) => place,
                         // Closed at once, so that a flood costs neither a descriptor nor a line in the log.
-                        Err(Refusal::HalfOpen) => {
-                            self.world.metrics.accept_half_open.add(1);
-                            continue;
-                        }
-                        Err(Refusal::Descriptors) => {
-                            self.world.metrics.accept_descriptor_limit.add(1);
+                        Err(refusal) => {
+                            let metrics = &self.world.metrics;
+                            match refusal {
+                                Refusal::HalfOpen => metrics.accept_half_open.add(1),
+                                Refusal::Descriptors => metrics.accept_descriptor_limit.add(1),
+                            }
+                            self.world.driver.close(socket);
                             continue;
                         }
                     };
@@ -329,18 +295,19 @@ impl<D: Driver> Turn<D> {
                         .certificates
                         .as_ref()
                         .map(|certificates| TlsSession::new(certificates.current()));
-                    let adopted = stream
-                        .set_nodelay(true)
-                        .and_then(|()| self.world.driver.adopt(stream, id.slot));
-                    match (adopted, tls.transpose()) {
-                        (Ok(socket), Ok(tls)) => {
+                    let watched = self.world.driver.watch(socket, id.slot);
+                    match (watched, tls.transpose()) {
+                        (Ok(()), Ok(tls)) => {
                             self.world.conns.insert(Conn::accepted(socket, peer, place, tls));
                             self.world.metrics.sockets.add(1);
                             self.world
                                 .timers
                                 .start(Deadline::Request, self.world.now.mono_ms, id);
                         }
-                        _ => self.world.metrics.accept_errors.add(1),
+                        _ => {
+                            self.world.driver.close(socket);
+                            self.world.metrics.accept_errors.add(1);
+                        }
                     }
                 }
                 Ok(None) => {
@@ -351,7 +318,8 @@ impl<D: Driver> Turn<D> {
                 Err(error) => {
                     if listen::is_descriptor_limit(&error) {
                         let driver = &mut self.world.driver;
-                        let (turned_away, none_left) = self.spare.turn_away(|| driver.accept());
+                        let accept = || Ok(driver.accept()?.map(|(socket, _)| driver.close(socket)));
+                        let (turned_away, none_left) = self.spare.turn_away(accept);
                         self.world.metrics.accept_descriptor_limit.add(turned_away);
                         self.acceptable = !none_left;
                     } else {
@@ -372,8 +340,8 @@ impl<D: Driver> Turn<D> {
         let Conn {
             socket,
             outbox,
-            codec,
-            tls,
+            mut codec,
+            mut tls,
             seat,
             phase,
             paused,
@@ -382,8 +350,12 @@ impl<D: Driver> Turn<D> {
         self.world.metrics.sockets.sub(1);
         let Phase::Moving(moving) = phase else { return };
         match self.world.driver.release(socket) {
-            Ok(stream) => {
+            Ok((stream, mut rest)) => {
                 self.world.metrics.migrated.add(1);
+                match &mut tls {
+                    Some(tls) => tls.keep(&mut rest),
+                    None => codec.keep(&mut rest),
+                }
                 let parcel = Parcel {
                     stream,
                     tls,
@@ -411,7 +383,12 @@ impl<D: Driver> Turn<D> {
             paused,
         } = parcel;
         let id = self.world.conns.next_id();
-        let socket = match self.world.driver.adopt(stream, id.slot) {
+        let driver = &mut self.world.driver;
+        let adopted = driver.adopt(stream).and_then(|socket| {
+            let watched = driver.watch(socket, id.slot);
+            watched.map(|()| socket).inspect_err(|_| driver.close(socket))
+        });
+        let socket = match adopted {
             Ok(socket) => socket,
             Err(error) => {
                 tracing::error!(%error, "a connection can't be taken in");
@@ -427,13 +404,15 @@ impl<D: Driver> Turn<D> {
             seat,
             phase: Phase::Open,
             pong: None,
-            readable: false,
             ended: false,
             blocked: false,
             dirty: false,
             paused,
             watched: false,
         };
+        if paused {
+            driver.pause(socket);
+        }
         self.world.conns.insert(conn);
         self.world.metrics.sockets.add(1);
         self.world.mark_dirty(id);

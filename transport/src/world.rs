@@ -12,7 +12,7 @@ use crate::metrics::{Metrics, position};
 use crate::offload::Offload;
 use crate::slab::Slab;
 use crate::timers::{Deadline, Timers};
-use crate::write::{self, Written};
+use crate::write::{self, Flush};
 use crate::ws::control_frame;
 use bytes::Bytes;
 use drover_engine::code;
@@ -22,6 +22,8 @@ use drover_engine::outbox::{COST_MAX, MESSAGES_MAX, Outbound, Room};
 use drover_engine::shard::{Session, ShardMessage};
 use drover_engine::wake::Wake;
 use drover_engine::{ConnId, Now};
+use std::io::IoSlice;
+use std::mem;
 use std::sync::Arc;
 
 /// A close frame without status (02 §1).
@@ -65,6 +67,7 @@ pub(crate) struct World<D: Driver> {
     /// They are to be sent to another shard.
     pub(crate) moving: Vec<ConnId>,
     pub(crate) scratch: write::Scratch,
+    flushes: Vec<Flush>,
 }
 
 impl<D: Driver> World<D> {
@@ -91,6 +94,7 @@ impl<D: Driver> World<D> {
             resumed: Vec::new(),
             moving: Vec::new(),
             scratch: write::Scratch::default(),
+            flushes: Vec::new(),
         }
     }
 
@@ -110,43 +114,64 @@ impl<D: Driver> World<D> {
 
     /// Writes what the socket takes, and sees to what follows from that.
     pub(crate) fn flush(&mut self, id: ConnId) {
-        let Some(conn) = self.conns.get_mut(id) else {
-            return;
+        self.flush_each(&mut vec![Flush::of(id)]);
+    }
+
+    /// The same for all connections that are to be written at the end of the turn.
+    pub(crate) fn flush_dirty(&mut self) {
+        let mut flushes = mem::take(&mut self.flushes);
+        for id in self.dirty.drain(..) {
+            if let Some(conn) = self.conns.get_mut(id) {
+                conn.dirty = false;
+                flushes.push(Flush::of(id));
+            }
+        }
+        self.flush_each(&mut flushes);
+        self.flushes = flushes;
+    }
+
+    /// Round by round, each of them one write to each connection that still has something to write.
+    fn flush_each(&mut self, flushes: &mut Vec<Flush>) {
+        while !flushes.is_empty() {
+            for batch in flushes.chunks_mut(write::BATCH_MAX) {
+                write::write(&mut self.driver, &mut self.conns, batch, &mut self.scratch);
+            }
+            flushes.retain(|flush| !self.is_flushed(flush));
+        }
+    }
+
+    /// Whether nothing more can be written to the connection now; if so, sees to what follows from that.
+    fn is_flushed(&mut self, flush: &Flush) -> bool {
+        match flush.taken {
+            Ok(bytes) => self.metrics.bytes_out.add(bytes as u64),
+            Err(write::Lost) => {
+                self.metrics.peer_lost.add(1);
+                self.end(flush.id);
+            }
+        }
+        let Some(conn) = self.conns.get_mut(flush.id) else {
+            return true;
         };
-        if conn.blocked {
-            return;
-        }
-        let mut progress = false;
-        loop {
-            match write::write(&mut self.driver, conn, &mut self.scratch) {
-                Ok(Written { bytes }) => {
-                    self.metrics.bytes_out.add(bytes as u64);
-                    progress |= bytes > 0;
-                }
-                Err(write::Lost) => {
-                    self.metrics.peer_lost.add(1);
-                    self.end(id);
-                    return;
-                }
+        if !conn.blocked {
+            if conn.can_write() {
+                return false;
             }
-            match conn
-                .pong
-                .take_if(|_| !conn.blocked && conn.outbox.room().messages > 0)
-            {
-                Some(pong) => conn.force(*pong, 1),
-                None => break,
+            if let Some(pong) = conn.pong.take_if(|_| conn.outbox.room().messages > 0) {
+                conn.force(*pong, 1);
+                return false;
             }
         }
-        if conn.watched && (progress || conn.outbox.is_empty()) {
+        if conn.watched && (flush.has_written || conn.outbox.is_empty()) {
             let room = conn.outbox.room();
             if room.messages >= MESSAGES_MAX / 4 && room.cost >= COST_MAX / 4 {
                 conn.watched = false;
-                self.roomy.push(id);
+                self.roomy.push(flush.id);
             }
         }
         if matches!(conn.phase, Phase::Leaving) && !conn.has_output() {
-            self.linger(id);
+            self.linger(flush.id);
         }
+        true
     }
 
     /// All is written: our direction ends, and what still comes in is dropped until the peer ends too.
@@ -155,13 +180,14 @@ impl<D: Driver> World<D> {
             return;
         };
         conn.phase = Phase::Lingering;
+        let socket = conn.socket;
         if let Some(tls) = &mut conn.tls {
             tls.end();
             // If the socket doesn't take the alert, the end of the stream has to do.
-            let _ = write::write(&mut self.driver, conn, &mut self.scratch);
+            let _ = self.driver.write(socket, &[IoSlice::new(&tls.take_unsent())]);
         }
-        self.driver.end_write(&mut conn.socket);
-        if conn.ended && !conn.readable {
+        self.driver.end_write(socket);
+        if conn.ended {
             self.end(id);
         } else {
             self.timers.start(Deadline::Linger, self.now.mono_ms, id);
@@ -192,6 +218,8 @@ impl<D: Driver> World<D> {
         conn.watched = false;
         conn.pong = None;
         conn.force(last, 1);
+        // What still comes is dropped, but the end is to be seen.
+        self.driver.resume(conn.socket);
         self.timers.start(Deadline::Flush, self.now.mono_ms, id);
         self.mark_dirty(id);
     }
@@ -288,9 +316,12 @@ impl<D: Driver> Effects for World<D> {
     }
 
     fn authenticated(&mut self, id: ConnId) {
-        if let Some(seat) = self.open(id).and_then(|conn| conn.seat.as_mut()) {
+        let Some(conn) = self.open(id) else { return };
+        if let Some(seat) = &mut conn.seat {
             seat.authenticated();
         }
+        let socket = conn.socket;
+        self.driver.settle(socket);
     }
 
     fn migrate(&mut self, id: ConnId, shard: usize, session: Box<Session>) {

@@ -5,13 +5,18 @@
 use drover_engine::effects::Stores;
 use drover_engine::{Config, Directory};
 use drover_storage::embedded::Embedded;
-use drover_transport::{Relay, RelayConfig, TlsSource};
+use drover_transport::{Io, Relay, RelayConfig, TlsSource};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// `DROVER_IO` chooses what the tests run on, as it does for the relay.
+fn io() -> Io {
+    std::env::var("DROVER_IO").map_or(Io::Auto, |word| Io::of_word(&word).unwrap())
+}
 
 fn healthz(address: SocketAddr) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(address)?;
@@ -30,6 +35,7 @@ fn without_descriptors_connections_are_turned_away_and_nothing_spins() {
         listen: "127.0.0.1:0".into(),
         shards: 1,
         turn_us_max: 0,
+        io: io(),
         tls: TlsSource::Off,
         max_connections: None,
         trusted_proxy_hops: 0,

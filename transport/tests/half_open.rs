@@ -5,13 +5,18 @@
 use drover_engine::effects::Stores;
 use drover_engine::{Config, Directory};
 use drover_storage::embedded::Embedded;
-use drover_transport::{Relay, RelayConfig, Snapshot, TlsSource};
+use drover_transport::{Io, Relay, RelayConfig, Snapshot, TlsSource};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// `DROVER_IO` chooses what the tests run on, as it does for the relay.
+fn io() -> Io {
+    std::env::var("DROVER_IO").map_or(Io::Auto, |word| Io::of_word(&word).unwrap())
+}
 
 struct Served {
     relay: Relay,
@@ -27,6 +32,7 @@ impl Served {
             listen: "127.0.0.1:0".into(),
             shards: 2,
             turn_us_max: 0,
+            io: io(),
             tls: TlsSource::Off,
             max_connections: Some(max_connections),
             trusted_proxy_hops,

@@ -6,7 +6,7 @@
 use drover_engine::effects::Stores;
 use drover_engine::{Config, Directory};
 use drover_storage::embedded::Embedded;
-use drover_transport::{Relay, RelayConfig, TlsSource};
+use drover_transport::{Io, Relay, RelayConfig, TlsSource};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -15,6 +15,11 @@ use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// `DROVER_IO` chooses what the tests run on, as it does for the relay.
+fn io() -> Io {
+    std::env::var("DROVER_IO").map_or(Io::Auto, |word| Io::of_word(&word).unwrap())
+}
 
 const CONNECTIONS: u64 = 4_000;
 
@@ -61,6 +66,7 @@ fn measure(tls: bool) {
         listen: "127.0.0.1:0".into(),
         shards: 1,
         turn_us_max: 500,
+        io: io(),
         tls: if tls {
             TlsSource::Dev {
                 dir: dir.path().into(),

@@ -8,7 +8,7 @@ use drover_engine::{Config, Directory};
 use drover_storage::RealmId;
 use drover_storage::control::{ControlStore, Outcome};
 use drover_storage::embedded::Embedded;
-use drover_transport::{Relay, RelayConfig, TURN_US_MAX, TlsSource};
+use drover_transport::{Io, Relay, RelayConfig, TlsSource, TURN_US_MAX};
 use drover_wire::error::Code;
 use drover_wire::frame::{Frame, List32Buf};
 use drover_wire::id::{PublicKey, Signature};
@@ -24,6 +24,11 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tungstenite::protocol::frame::coding::CloseCode;
 use tungstenite::{Message, WebSocket};
+
+/// `DROVER_IO` chooses what the tests run on, as it does for the relay.
+fn io() -> Io {
+    std::env::var("DROVER_IO").map_or(Io::Auto, |word| Io::of_word(&word).unwrap())
+}
 
 struct Served {
     relay: Relay,
@@ -56,6 +61,7 @@ fn serve(shards: usize, tls: bool, change: impl FnOnce(&mut Config)) -> Served {
         listen: "127.0.0.1:0".into(),
         shards,
         turn_us_max: TURN_US_MAX,
+        io: io(),
         tls: if tls {
             TlsSource::Dev {
                 dir: dir.path().into(),

@@ -1,0 +1,526 @@
+//! The driver on the tokio-uring runtime, so that users can compare it. The runtime has neither multishot operations,
+//! nor pools, nor a way to end an operation, so here
+//!
+//! - every socket has a task that reads into a buffer of the socket's own, and a second one that writes copies;
+//! - a socket that may still move to another shard is read and written as under epoll, through the runtime's own:
+//!   a read that is under way could not be taken back.
+
+use crate::driver::{Driver, Ready, Waker};
+use bytes::BytesMut;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io::{self, IoSlice, Read, Write};
+use std::mem;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
+use tokio_uring::Runtime;
+
+/// What a read is offered. Every socket has so much waiting.
+const READ_BYTES: usize = 4_096;
+/// The least of a buffer that is read into again.
+const REST_BYTES_MIN: usize = 1_024;
+/// What one write takes over.
+const WRITE_BYTES_MAX: usize = 262_144;
+/// How long bytes of a closed socket may still be on their way out.
+const LAST_WRITE: Duration = Duration::from_secs(5);
+/// Entries of the ring.
+const SUBMISSIONS: u32 = 1_024;
+
+/// What happened, from the tasks to the loop.
+struct Events {
+    queue: RefCell<VecDeque<Ready>>,
+    happened: Arc<Notify>,
+}
+
+impl Events {
+    fn tell(&self, ready: Ready) {
+        self.queue.borrow_mut().push_back(ready);
+        self.happened.notify_one();
+    }
+}
+
+/// How a socket is used.
+enum Stage {
+    /// It may move: non-blocking, by readiness.
+    Loose(Rc<TcpStream>),
+    /// By the ring.
+    Settled(Rc<tokio_uring::net::TcpStream>),
+    /// Out of care.
+    Gone,
+}
+
+struct Socket {
+    stage: RefCell<Stage>,
+    slot: Cell<u32>,
+    paused: Cell<bool>,
+    settling: Cell<bool>,
+    closed: Cell<bool>,
+    /// Copies on their way out.
+    outgoing: RefCell<Vec<u8>>,
+    writing: Cell<bool>,
+    /// The loop waits to write more.
+    blocked: Cell<bool>,
+    /// The direction we write ends after what is on its way.
+    ending: Cell<bool>,
+    /// Told when one of these has changed.
+    changed: Notify,
+    written: Notify,
+}
+
+impl Socket {
+    fn loose(&self) -> Option<Rc<TcpStream>> {
+        match &*self.stage.borrow() {
+            Stage::Loose(stream) => Some(stream.clone()),
+            _ => None,
+        }
+    }
+
+    fn settled(&self) -> Option<Rc<tokio_uring::net::TcpStream>> {
+        match &*self.stage.borrow() {
+            Stage::Settled(stream) => Some(stream.clone()),
+            _ => None,
+        }
+    }
+
+    /// Waits until receiving is wanted; false if it never is again.
+    async fn is_wanted(&self) -> bool {
+        while self.paused.get() && !self.closed.get() {
+            self.changed.notified().await;
+        }
+        !self.closed.get()
+    }
+}
+
+/// See the module.
+pub(crate) struct TokioUring {
+    runtime: Runtime,
+    listener: Rc<TcpListener>,
+    events: Rc<Events>,
+    sockets: Vec<Option<Rc<Socket>>>,
+    free: Vec<u32>,
+    /// Tasks begin within the runtime only.
+    tasks: Vec<Pin<Box<dyn Future<Output = ()>>>>,
+    may_move: bool,
+}
+
+impl TokioUring {
+    /// A driver for this thread that accepts from `listener` (non-blocking). With `may_move` sockets can be released
+    /// until they are settled.
+    pub(crate) fn new(listener: TcpListener, happened: Arc<Notify>, may_move: bool) -> io::Result<Self> {
+        let runtime = Runtime::new(tokio_uring::builder().entries(SUBMISSIONS))?;
+        let listener = Rc::new(listener);
+        let events = Rc::new(Events {
+            queue: RefCell::default(),
+            happened,
+        });
+        let accepting = accept_ready(listener.clone(), events.clone());
+        Ok(Self {
+            runtime,
+            listener,
+            events,
+            sockets: Vec::new(),
+            free: Vec::new(),
+            tasks: vec![Box::pin(accepting)],
+            may_move,
+        })
+    }
+
+    /// Whether the kernel allows it.
+    ///
+    /// # Errors
+    /// What does not work.
+    pub(crate) fn probe() -> Result<(), String> {
+        let tried = std::thread::spawn(|| {
+            Runtime::new(tokio_uring::builder().entries(SUBMISSIONS)).map(|runtime| {
+                // One operation through the ring.
+                runtime.block_on(tokio_uring::no_op())
+            })
+        });
+        match tried.join() {
+            Ok(Ok(Ok(()))) => Ok(()),
+            Ok(Ok(Err(error)) | Err(error)) => Err(format!("a ring: {error}")),
+            Err(_) => Err("the runtime has failed".to_owned()),
+        }
+    }
+
+    fn socket(&self, key: u32) -> Option<&Rc<Socket>> {
+        self.sockets.get(key as usize)?.as_ref()
+    }
+
+    fn insert(&mut self, stream: TcpStream) -> io::Result<u32> {
+        stream.set_nonblocking(true)?;
+        let socket = Some(Rc::new(Socket {
+            stage: RefCell::new(Stage::Loose(Rc::new(stream))),
+            slot: Cell::new(u32::MAX),
+            paused: Cell::new(false),
+            settling: Cell::new(!self.may_move),
+            closed: Cell::new(false),
+            outgoing: RefCell::default(),
+            writing: Cell::new(false),
+            blocked: Cell::new(false),
+            ending: Cell::new(false),
+            changed: Notify::new(),
+            written: Notify::new(),
+        }));
+        Ok(match self.free.pop() {
+            Some(key) => {
+                self.sockets[key as usize] = socket;
+                key
+            }
+            None => {
+                self.sockets.push(socket);
+                self.sockets.len() as u32 - 1
+            }
+        })
+    }
+
+    fn remove(&mut self, key: u32) -> Option<Rc<Socket>> {
+        let socket = self.sockets.get_mut(key as usize)?.take()?;
+        self.free.push(key);
+        socket.closed.set(true);
+        socket.changed.notify_one();
+        // What is not told yet is about nobody.
+        let slot = socket.slot.get();
+        self.events.queue.borrow_mut().retain(|ready| slot_of(ready) != Some(slot));
+        Some(socket)
+    }
+}
+
+fn slot_of(ready: &Ready) -> Option<u32> {
+    match ready {
+        Ready::Accept => None,
+        Ready::Received { slot, .. }
+        | Ready::Ended { slot }
+        | Ready::Lost { slot }
+        | Ready::Writable { slot } => Some(*slot),
+    }
+}
+
+/// Has the runtime tell when the descriptor is ready.
+#[expect(deprecated, reason = "what took its place is unsafe; these types of the standard library keep their descriptor open")]
+fn register<T: AsRawFd>(descriptor: Rc<T>, interest: Interest) -> io::Result<AsyncFd<Rc<T>>> {
+    AsyncFd::with_interest(descriptor, interest)
+}
+
+/// Tells when connections wait.
+async fn accept_ready(listener: Rc<TcpListener>, events: Rc<Events>) {
+    let Ok(listener) = register(listener, Interest::READABLE) else {
+        return;
+    };
+    while let Ok(mut guard) = listener.readable().await {
+        events.tell(Ready::Accept);
+        guard.clear_ready();
+    }
+}
+
+/// Reads from one socket until that is over.
+async fn receive(socket: Rc<Socket>, events: Rc<Events>) {
+    receive_loose(&socket, &events).await;
+    if socket.closed.get() || !socket.settling.get() {
+        return;
+    }
+    let stage = mem::replace(&mut *socket.stage.borrow_mut(), Stage::Gone);
+    let Stage::Loose(stream) = stage else { return };
+    let slot = socket.slot.get();
+    // Nobody else holds it any more.
+    let stream = Rc::try_unwrap(stream).ok().filter(|stream| stream.set_nonblocking(false).is_ok());
+    let Some(stream) = stream else {
+        events.tell(Ready::Lost { slot });
+        return;
+    };
+    let stream = Rc::new(tokio_uring::net::TcpStream::from_std(stream));
+    *socket.stage.borrow_mut() = Stage::Settled(stream.clone());
+    tokio_uring::spawn(send(socket.clone(), events.clone()));
+    if socket.blocked.replace(false) {
+        events.tell(Ready::Writable { slot });
+    }
+
+    let mut buffer = BytesMut::with_capacity(READ_BYTES);
+    while socket.is_wanted().await {
+        let (read, filled) = stream.read(buffer).await;
+        buffer = filled;
+        if socket.closed.get() {
+            return;
+        }
+        match read {
+            Ok(0) => return events.tell(Ready::Ended { slot }),
+            Ok(_) => {
+                let data = buffer.split();
+                events.tell(Ready::Received { slot, data });
+                if buffer.capacity() < REST_BYTES_MIN && !buffer.try_reclaim(READ_BYTES) {
+                    buffer = BytesMut::with_capacity(READ_BYTES);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return events.tell(Ready::Lost { slot }),
+        }
+    }
+}
+
+/// Reads and tells of room to write, by readiness, until the socket is settled or over.
+async fn receive_loose(socket: &Rc<Socket>, events: &Events) {
+    if socket.settling.get() {
+        return;
+    }
+    let Some(stream) = socket.loose() else { return };
+    let interest = Interest::READABLE | Interest::WRITABLE;
+    let Ok(stream) = register(stream, interest) else {
+        return events.tell(Ready::Lost {
+            slot: socket.slot.get(),
+        });
+    };
+    let mut is_over = false;
+    while !socket.closed.get() && !(socket.settling.get() && !is_over) {
+        let slot = socket.slot.get();
+        let (wants_read, wants_write) = (!socket.paused.get() && !is_over, socket.blocked.get());
+        tokio::select! {
+            guard = stream.writable(), if wants_write => {
+                let Ok(mut guard) = guard else { return };
+                guard.clear_ready();
+                socket.blocked.set(false);
+                events.tell(Ready::Writable { slot });
+            }
+            guard = stream.readable(), if wants_read => {
+                let Ok(mut guard) = guard else { return };
+                let mut buffer = BytesMut::zeroed(READ_BYTES);
+                match (&**guard.get_inner()).read(&mut buffer) {
+                    Ok(0) => {
+                        is_over = true;
+                        events.tell(Ready::Ended { slot });
+                    }
+                    Ok(bytes) => {
+                        buffer.truncate(bytes);
+                        events.tell(Ready::Received { slot, data: buffer });
+                        // One piece at a time, so that the loop can pause or move the socket in between.
+                        tokio::task::yield_now().await;
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(_) => {
+                        is_over = true;
+                        events.tell(Ready::Lost { slot });
+                    }
+                }
+            }
+            () = socket.changed.notified() => {}
+        }
+    }
+}
+
+/// Writes the copies of one settled socket.
+async fn send(socket: Rc<Socket>, events: Rc<Events>) {
+    let Some(stream) = socket.settled() else { return };
+    loop {
+        let bytes = mem::take(&mut *socket.outgoing.borrow_mut());
+        if bytes.is_empty() {
+            socket.writing.set(false);
+            if socket.ending.replace(false) {
+                // An error means the peer is gone, which the next read says too.
+                let _ = stream.shutdown(Shutdown::Write);
+            }
+            if socket.closed.get() {
+                return;
+            }
+            let slot = socket.slot.get();
+            if socket.blocked.replace(false) {
+                events.tell(Ready::Writable { slot });
+            }
+            socket.written.notified().await;
+            continue;
+        }
+        let (written, _) = stream.write_all(bytes).await;
+        if written.is_err() {
+            socket.writing.set(false);
+            if !socket.closed.get() {
+                events.tell(Ready::Lost {
+                    slot: socket.slot.get(),
+                });
+            }
+            return;
+        }
+    }
+}
+
+/// Ends what is under way on a settled socket that was closed: a read can't be taken back otherwise.
+async fn finish(socket: Rc<Socket>) {
+    let Some(stream) = socket.settled() else { return };
+    let end = tokio::time::Instant::now() + LAST_WRITE;
+    while socket.writing.get() && tokio::time::Instant::now() < end {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let _ = stream.shutdown(Shutdown::Both);
+    *socket.stage.borrow_mut() = Stage::Gone;
+    socket.written.notify_one();
+}
+
+impl Driver for TokioUring {
+    type Socket = u32;
+
+    fn wait(&mut self, rest: Duration, timeout: Option<Duration>) -> io::Result<()> {
+        let began = Instant::now();
+        let tasks = mem::take(&mut self.tasks);
+        let events = self.events.clone();
+        self.runtime.block_on(async {
+            tasks.into_iter().for_each(|task| drop(tokio_uring::spawn(task)));
+            tokio::task::yield_now().await;
+            if !events.queue.borrow().is_empty() || timeout == Some(Duration::ZERO) {
+                return;
+            }
+            let happened = events.happened.notified();
+            match timeout {
+                Some(timeout) => drop(tokio::time::timeout(timeout, happened).await),
+                None => happened.await,
+            }
+        });
+        let left = rest.saturating_sub(began.elapsed());
+        if !left.is_zero() {
+            // What was to be written is under way, and its results and what else comes is gathered.
+            std::thread::sleep(left);
+        }
+        self.runtime.block_on(async {
+            tokio::task::yield_now().await;
+            tokio::task::yield_now().await;
+        });
+        Ok(())
+    }
+
+    fn next(&mut self) -> Option<Ready> {
+        self.events.queue.borrow_mut().pop_front()
+    }
+
+    fn accept(&mut self) -> io::Result<Option<(u32, SocketAddr)>> {
+        match self.listener.accept() {
+            Ok((stream, peer)) => Ok(Some((self.insert(stream)?, peer))),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn adopt(&mut self, stream: TcpStream) -> io::Result<u32> {
+        let key = self.insert(stream)?;
+        if let Some(socket) = self.socket(key) {
+            // A connection moves once.
+            socket.settling.set(true);
+        }
+        Ok(key)
+    }
+
+    fn watch(&mut self, key: u32, slot: u32) -> io::Result<()> {
+        if let Some(socket) = self.socket(key).cloned() {
+            socket.slot.set(slot);
+            self.tasks.push(Box::pin(receive(socket, self.events.clone())));
+        }
+        Ok(())
+    }
+
+    fn release(&mut self, key: u32) -> io::Result<(TcpStream, BytesMut)> {
+        let mut rest = BytesMut::new();
+        if let Some(socket) = self.socket(key) {
+            let slot = socket.slot.get();
+            for ready in &mut *self.events.queue.borrow_mut() {
+                if let Ready::Received { slot: whose, data } = ready
+                    && *whose == slot
+                {
+                    rest.unsplit(data.split());
+                }
+            }
+        }
+        let socket = self.remove(key).ok_or(io::ErrorKind::NotConnected)?;
+        let stream = socket.loose().ok_or(io::ErrorKind::Unsupported)?;
+        *socket.stage.borrow_mut() = Stage::Gone;
+        // The task still waits on the other descriptor, until it sees that it is over.
+        Ok((stream.try_clone()?, rest))
+    }
+
+    fn settle(&mut self, key: u32) {
+        if let Some(socket) = self.socket(key) {
+            socket.settling.set(true);
+            socket.changed.notify_one();
+        }
+    }
+
+    fn pause(&mut self, key: u32) {
+        if let Some(socket) = self.socket(key) {
+            socket.paused.set(true);
+        }
+    }
+
+    fn resume(&mut self, key: u32) {
+        if let Some(socket) = self.socket(key)
+            && socket.paused.replace(false)
+        {
+            socket.changed.notify_one();
+        }
+    }
+
+    fn write(&mut self, key: u32, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let Some(socket) = self.socket(key) else {
+            return Err(io::ErrorKind::NotConnected.into());
+        };
+        let offered: usize = slices.iter().map(|slice| slice.len()).sum();
+        if let Some(stream) = socket.loose() {
+            let taken = match (&*stream).write_vectored(slices) {
+                Ok(taken) => taken,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+                Err(error) => return Err(error),
+            };
+            if taken < offered {
+                socket.blocked.set(true);
+                socket.changed.notify_one();
+            }
+            return Ok(taken);
+        }
+        if socket.writing.get() {
+            socket.blocked.set(true);
+            return Ok(0);
+        }
+        let mut bytes = Vec::with_capacity(offered.min(WRITE_BYTES_MAX));
+        for slice in slices {
+            let room = WRITE_BYTES_MAX - bytes.len();
+            bytes.extend_from_slice(&slice[..slice.len().min(room)]);
+        }
+        let taken = bytes.len();
+        *socket.outgoing.borrow_mut() = bytes;
+        socket.writing.set(true);
+        socket.blocked.set(taken < offered);
+        socket.written.notify_one();
+        Ok(taken)
+    }
+
+    fn end_write(&mut self, key: u32) {
+        let Some(socket) = self.socket(key) else { return };
+        if let Some(stream) = socket.loose() {
+            let _ = stream.shutdown(Shutdown::Write);
+        } else if socket.writing.get() {
+            socket.ending.set(true);
+        } else if let Some(stream) = socket.settled() {
+            let _ = stream.shutdown(Shutdown::Write);
+        }
+    }
+
+    fn close(&mut self, key: u32) {
+        if let Some(socket) = self.remove(key) {
+            if socket.settled().is_some() {
+                self.tasks.push(Box::pin(finish(socket)));
+            } else {
+                // Where a task still waits on it, until it sees that it is over.
+                *socket.stage.borrow_mut() = Stage::Gone;
+            }
+        }
+    }
+}
+
+/// What ends a wait of this driver.
+pub(crate) fn waker() -> (Waker, Arc<Notify>) {
+    let happened = Arc::new(Notify::new());
+    (Waker::Notify(happened.clone()), happened)
+}
