@@ -13,7 +13,7 @@ use drover_engine::wake::WakeHandle;
 use drover_engine::{Directory, metrics::Metrics as EngineMetrics};
 use drover_storage::RealmId;
 use drover_storage::embedded::Embedded;
-use drover_transport::{Relay, Snapshot};
+use drover_transport::{IoDriver, Relay, Snapshot};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -120,6 +120,11 @@ impl Running {
         } else {
             None
         }
+    }
+
+    /// What runs below the shard loops; `None` while it starts or stops.
+    pub(crate) fn io(&self) -> Option<IoDriver> {
+        self.with_relay(|relay| relay.io().clone())
     }
 
     /// What is counted; `None` while it starts or stops.

@@ -15,7 +15,7 @@ use drover_engine::Directory;
 use drover_engine::effects::Stores;
 use drover_storage::RealmId;
 use drover_storage::embedded::{Embedded, OpenError};
-use drover_transport::{BindError, PublicPages, Relay, RelayConfig, TlsSource};
+use drover_transport::{BindError, Io, PublicPages, Relay, RelayConfig, TlsSource};
 use std::fs::DirBuilder;
 use std::io::{self, ErrorKind, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -408,6 +408,7 @@ fn relay_config(
         listen: config.address(Key::Listen).to_string(),
         shards: config.shards(),
         turn_us_max: config.number(Key::TurnUsMax),
+        io: Io::of_word(config.word(Key::Io)).unwrap_or_default(),
         tls: match config.word(Key::Tls) {
             "file" => TlsSource::File {
                 cert: path(Key::TlsCertFile),

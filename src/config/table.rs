@@ -2,6 +2,7 @@
 //! `--check-config` and docs/configuration.md are all read off this table.
 
 use super::kind::{Kind, Off, U64};
+use drover_transport::Io;
 
 /// Whether a value may be shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,6 +201,8 @@ settings! {
         "Private key in PEM, for `WEALD_RELAY_TLS=file`. Clients pin the key: keep it when the certificate is renewed.";
     TurnUsMax "DROVER_TURN_US_MAX" Kind::Number { min: 0, max: 100_000, off: Off::Never }, Some("500"), Plain,
         "Longest a busy shard gathers work before a turn, in microseconds. An idle one never waits.";
+    Io "DROVER_IO" Kind::Word(Io::WORDS), Some("auto"), Plain,
+        "What moves bytes under the shards: `uring`, `tokio-uring` (both io_uring) or `epoll`. `auto` tries all that `uring` does and takes `epoll` if any of it fails, as in a container that forbids io_uring. Named and impossible, it is an error. See io_uring.md.";
     Shards "DROVER_SHARDS" Kind::Number { min: 1, max: 1024, off: Off::Never }, None, Plain,
         "Shards of the process, each a thread. Unset: one per core.";
     PublicUrl "DROVER_PUBLIC_URL" Kind::HttpUrl, None, Plain,

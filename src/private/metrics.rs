@@ -282,6 +282,21 @@ fn frames(page: &mut Page, counters: &Counters) {
         "Turns of the shard loops.",
         t.turns as f64,
     );
+    page.gauge(
+        "drover_receive_slots",
+        "Slots that io_uring receives into.",
+        t.receive_slots as f64,
+    );
+    page.counter(
+        "drover_receive_slots_renewed_total",
+        "Times a slot got new memory because a message in the old was still held.",
+        t.receive_slots_renewed as f64,
+    );
+    page.counter(
+        "drover_receive_starved_total",
+        "Receives that found no slot and were begun again.",
+        t.receive_starved as f64,
+    );
 }
 
 fn engine(page: &mut Page, engines: &[std::sync::Arc<EngineMetrics>]) {

@@ -34,6 +34,7 @@ impl Readiness {
     pub(super) async fn document(&self, running: &Running) -> Value {
         let frozen = running.frozen().await;
         let config = &running.config;
+        let io = running.io();
         let mut document = json!({
             "build": format!("{} {}", super::PROGRAM, env!("CARGO_PKG_VERSION")),
             "version": env!("CARGO_PKG_VERSION"),
@@ -48,7 +49,8 @@ impl Readiness {
             "calls": config.word(Key::Calls),
             "call_stats": call_stats(running),
             "db_pool": { "size": config.number(Key::DbPoolSize), "connections": 0, "in_use": 0 },
-            "io_driver": IO_DRIVER,
+            "io_driver": io.as_ref().map(|io| io.name),
+            "io_driver_reason": io.as_ref().map(|io| &io.reason),
             "stopping": running.is_stopping(),
             "reads_ready": self.reads,
             "ready": self.verdict,
@@ -68,9 +70,6 @@ fn push(running: &Running) -> &'static str {
         Some(_) => "unreachable",
     }
 }
-
-/// The driver under the shard loops; there is one so far.
-const IO_DRIVER: &str = "epoll";
 
 fn health(health: &Health) -> Value {
     match health {

@@ -330,6 +330,7 @@ fn seats_are_limited_and_always_come_back() {
     assert_eq!((m.refused_share, m.refused_ceiling), (1, 0));
     drop(_second);
     served.until(|m| m.connections == 7);
+    let accepted = served.relay().metrics().accepted;
     // Upgrades whose client is gone before the answer, and half a request, leak nothing.
     for _ in 0..20 {
         let mut stream = TcpStream::connect(served.address).unwrap();
@@ -343,12 +344,16 @@ fn seats_are_limited_and_always_come_back() {
             .unwrap();
         drop(stream);
     }
-    served.until(|m| m.sockets == 7 && m.connections == 7);
+    let accepted = accepted + 40;
+    // A driver may see several of them at a time, and then some are over the ceiling.
+    let m = served.until(|m| m.accepted == accepted && m.sockets == 7 && m.connections == 7);
+    let refused = m.refused_ceiling;
     let mut last = served.client();
     say(&mut last, "authenticated");
     heard(&mut last);
     assert_eq!(status(served.try_client().err().unwrap()), 503);
-    assert_eq!(served.until(|m| m.connections == 8).refused_ceiling, 1);
+    let m = served.until(|m| m.connections == 8);
+    assert_eq!(m.refused_ceiling, refused + 1);
     // No seat is needed for anything else.
     assert!(
         served

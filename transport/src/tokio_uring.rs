@@ -27,7 +27,7 @@ use tokio_uring::Runtime;
 const READ_BYTES: usize = 4_096;
 /// The least of a buffer that is read into again.
 const REST_BYTES_MIN: usize = 1_024;
-/// What one write takes over.
+/// What waits to be written by the ring at most, and as much may be under way.
 const WRITE_BYTES_MAX: usize = 262_144;
 /// How long bytes of a closed socket may still be on their way out.
 const LAST_WRITE: Duration = Duration::from_secs(5);
@@ -320,6 +320,11 @@ async fn send(socket: Rc<Socket>, events: Rc<Events>) {
     let Some(stream) = socket.settled() else { return };
     loop {
         let bytes = mem::take(&mut *socket.outgoing.borrow_mut());
+        if !socket.closed.get() && socket.blocked.replace(false) {
+            events.tell(Ready::Writable {
+                slot: socket.slot.get(),
+            });
+        }
         if bytes.is_empty() {
             socket.writing.set(false);
             if socket.ending.replace(false) {
@@ -328,10 +333,6 @@ async fn send(socket: Rc<Socket>, events: Rc<Events>) {
             }
             if socket.closed.get() {
                 return;
-            }
-            let slot = socket.slot.get();
-            if socket.blocked.replace(false) {
-                events.tell(Ready::Writable { slot });
             }
             socket.written.notified().await;
             continue;
@@ -479,17 +480,14 @@ impl Driver for TokioUring {
             }
             return Ok(taken);
         }
-        if socket.writing.get() {
-            socket.blocked.set(true);
-            return Ok(0);
-        }
-        let mut bytes = Vec::with_capacity(offered.min(WRITE_BYTES_MAX));
+        let mut outgoing = socket.outgoing.borrow_mut();
+        let before = outgoing.len();
+        outgoing.reserve(offered.min(WRITE_BYTES_MAX - before));
         for slice in slices {
-            let room = WRITE_BYTES_MAX - bytes.len();
-            bytes.extend_from_slice(&slice[..slice.len().min(room)]);
+            let room = WRITE_BYTES_MAX - outgoing.len();
+            outgoing.extend_from_slice(&slice[..slice.len().min(room)]);
         }
-        let taken = bytes.len();
-        *socket.outgoing.borrow_mut() = bytes;
+        let taken = outgoing.len() - before;
         socket.writing.set(true);
         socket.blocked.set(taken < offered);
         socket.written.notify_one();

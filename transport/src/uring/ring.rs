@@ -130,11 +130,6 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Whether a wait can gather completions first.
-    pub(super) fn has_min_wait(&self) -> bool {
-        self.has_min_wait
-    }
-
     /// Queues an entry that names no memory of ours.
     fn push(&mut self, entry: squeue::Entry) {
         // SAFETY: such entries come from this module only, from the operations below.
@@ -414,10 +409,11 @@ fn quietly(entry: squeue::Entry) -> squeue::Entry {
 impl Drop for Ring {
     /// After this nothing is under way, so that the files are closed when it returns and not some time later.
     fn drop(&mut self) {
-        let submitter = self.uring.submitter();
-        let _ = submitter.register_sync_cancel(None, CancelBuilder::any());
-        let _ = submitter.unregister_files();
-        if submitter.unregister_buf_ring(POOL).is_err() {
+        let _ = self.uring.submitter().register_sync_cancel(None, CancelBuilder::any());
+        // Runs what the cancelled operations have left to do, such as letting go of their files.
+        let _ = self.enter(0, None, Duration::ZERO);
+        let _ = self.uring.submitter().unregister_files();
+        if self.uring.submitter().unregister_buf_ring(POOL).is_err() {
             // Never seen. The kernel may still write into it, so it is never freed.
             std::mem::forget(std::mem::replace(&mut self.pool, Pool::none()));
         }
@@ -439,9 +435,10 @@ struct Pool {
 }
 
 impl Pool {
-    /// A pool for a ring of so many files, without slots yet.
+    /// A pool for a ring of so many files, without slots yet. There is room for a slot for every eighth of them: that many
+    /// would have to send within one turn to use them up.
     fn new(files: usize) -> io::Result<Self> {
-        let entries = files.clamp(SLOTS_MIN, SLOTS_MAX).next_power_of_two();
+        let entries = (files / 8).clamp(SLOTS_MIN, SLOTS_MAX).next_power_of_two();
         let layout = Layout::array::<BufRingEntry>(entries).and_then(|layout| layout.align_to(4_096));
         let layout = layout.map_err(io::Error::other)?;
         // SAFETY: the layout is not empty.
