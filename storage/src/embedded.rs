@@ -247,6 +247,7 @@ impl Embedded {
                     synced,
                     folder: folder_file,
                     reserve_bytes,
+                    arena: committer::Arena::default(),
                     poisoned: false,
                 };
                 committer.run(&shared.requests, || {
