@@ -2,6 +2,7 @@
 //!
 //! Ranges are read from a snapshot: without one, fjall shows a batch item by item while it is being applied.
 
+use super::Slot;
 use super::tables::{self, Tables, read_failed};
 use crate::control::{DirectoryEntry, DirectoryKey, DirectoryKind};
 use crate::handoff::{Handoff, Parked};
@@ -40,10 +41,10 @@ pub(super) fn job<T: 'static>(
 }
 
 /// One reader's life.
-pub(super) fn run(jobs: &Handoff<Job, Parked>, reader: usize, tables: &Tables, closed: impl Fn() -> bool) {
+pub(super) fn run(jobs: &Handoff<Job, Parked>, reader: usize, database: &Slot, closed: impl Fn() -> bool) {
     jobs.waker(reader).register();
     while let Some(job) = jobs.pop_wait(reader, &closed) {
-        super::guarded("an answer to a read", || job(Some(tables)));
+        database.with(|tables| super::guarded("an answer to a read", || job(tables)));
     }
 }
 
