@@ -50,14 +50,18 @@ pub unsafe extern "C" fn sync_file_range(fd: c_int, at: off64_t, bytes: off64_t,
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, bytes: size_t) -> ssize_t {
-    let half = || drop(unsafe { libc::syscall(libc::SYS_write, fd, from, bytes / 2) });
+    let half = || unsafe {
+        libc::syscall(libc::SYS_write, fd, from, bytes / 2);
+    };
     write_fault("write", fd, half)
         .unwrap_or_else(|| unsafe { libc::syscall(libc::SYS_write, fd, from, bytes) } as ssize_t)
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pwrite64(fd: c_int, from: *const c_void, bytes: size_t, at: off64_t) -> ssize_t {
-    let half = || drop(unsafe { libc::syscall(libc::SYS_pwrite64, fd, from, bytes / 2, at) });
+    let half = || unsafe {
+        libc::syscall(libc::SYS_pwrite64, fd, from, bytes / 2, at);
+    };
     write_fault("pwrite", fd, half)
         .unwrap_or_else(|| unsafe { libc::syscall(libc::SYS_pwrite64, fd, from, bytes, at) } as ssize_t)
 }
@@ -74,7 +78,9 @@ fn half_of(pieces: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn writev(fd: c_int, pieces: *const iovec, count: c_int) -> ssize_t {
-    let half = || drop(unsafe { libc::syscall(libc::SYS_writev, fd, pieces, half_of(count)) });
+    let half = || unsafe {
+        libc::syscall(libc::SYS_writev, fd, pieces, half_of(count));
+    };
     write_fault("writev", fd, half)
         .unwrap_or_else(|| unsafe { libc::syscall(libc::SYS_writev, fd, pieces, count) } as ssize_t)
 }
@@ -103,7 +109,9 @@ pub unsafe extern "C" fn pwritev64v2(
     at: off64_t,
     flags: c_int,
 ) -> ssize_t {
-    let half = || drop(unsafe { system_pwritev2(fd, pieces, half_of(count), at, flags) });
+    let half = || unsafe {
+        system_pwritev2(fd, pieces, half_of(count), at, flags);
+    };
     // With these flags the write is a sync as well.
     if flags & (libc::RWF_DSYNC | libc::RWF_SYNC) != 0
         && let Some(failed) = sync("pwritev2", fd)

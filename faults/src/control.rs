@@ -24,7 +24,6 @@ pub(crate) struct Fault {
 struct Paths {
     control: CString,
     hits: CString,
-    folder: Vec<u8>,
 }
 
 /// What the control file said when it was last looked at, and how often that came up.
@@ -43,12 +42,11 @@ static COUNTED: Mutex<Counted> = Mutex::new(Counted {
 fn paths() -> Option<&'static Paths> {
     static PATHS: OnceLock<Option<Paths>> = OnceLock::new();
     let paths = PATHS.get_or_init(|| {
-        let control = std::env::var_os("DROVER_FAULTS")?.into_vec();
+        let control = std::env::var_os("FAULTS_CONTROL")?.into_vec();
         let hits = [&control[..], b".hits"].concat();
         Some(Paths {
             control: CString::new(control).ok()?,
             hits: CString::new(hits).ok()?,
-            folder: std::env::var_os("DROVER_FAULTS_FOLDER")?.into_vec(),
         })
     });
     paths.as_ref()
@@ -159,7 +157,7 @@ pub(crate) fn fault(call: Call, name: &str, path: impl FnOnce() -> Vec<u8>) -> O
         }
     }
     let path = path();
-    if !path.starts_with(&paths.folder) || !contains(&path, part.unwrap_or_default().as_bytes()) {
+    if !path.starts_with(b"/") || !contains(&path, part.unwrap_or_default().as_bytes()) {
         return None;
     }
     {

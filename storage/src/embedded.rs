@@ -109,6 +109,8 @@ struct Health {
     down: AtomicBool,
     /// For good: until the next start nothing is taken.
     failed: AtomicBool,
+    /// A record that was asked for can't be read.
+    damaged: AtomicBool,
     /// The store's folder, to ask how much room is left, and how much is never used.
     folder: File,
     reserve_bytes: u64,
@@ -122,6 +124,7 @@ impl Health {
         Self {
             down: AtomicBool::new(false),
             failed: AtomicBool::new(false),
+            damaged: AtomicBool::new(false),
             folder,
             reserve_bytes,
             opened: Instant::now(),
@@ -145,6 +148,10 @@ impl Health {
         self.down.store(down, Ordering::Relaxed);
     }
 
+    fn found_damage(&self) {
+        self.damaged.store(true, Ordering::Relaxed);
+    }
+
     fn fail(&self) {
         self.failed.store(true, Ordering::Relaxed);
     }
@@ -159,11 +166,23 @@ impl Health {
         })
     }
 
-    fn get(&self) -> bool {
+    /// What is wrong, for an operator.
+    fn ailment(&self) -> Option<&'static str> {
+        let is = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
         let began_ms = self.began_ms.load(Ordering::Relaxed);
-        let is_stuck = began_ms != 0 && self.now_ms().saturating_sub(began_ms) > STUCK.as_millis() as u64;
-        let is_down = self.down.load(Ordering::Relaxed) || self.failed.load(Ordering::Relaxed);
-        !is_stuck && !is_down && self.has_room(0)
+        if is(&self.failed) {
+            Some("a sync failed: it takes nothing until it is restarted")
+        } else if is(&self.down) {
+            Some("a write failed: it takes nothing until one works again")
+        } else if began_ms != 0 && self.now_ms().saturating_sub(began_ms) > STUCK.as_millis() as u64 {
+            Some("a commit is stuck")
+        } else if !self.has_room(0) {
+            Some("too little is free on its disk")
+        } else if is(&self.damaged) {
+            Some("a record is damaged")
+        } else {
+            None
+        }
     }
 }
 
@@ -260,7 +279,7 @@ impl Embedded {
             inner.readers.push(spawn(
                 "drover-read",
                 Box::new(move || {
-                    readers::run(&shared.jobs, reader, &shared.database, || {
+                    readers::run(&shared.jobs, reader, &shared.database, &shared.health, || {
                         shared.jobs_closed.load(Ordering::Acquire)
                     });
                 }),
@@ -293,7 +312,13 @@ impl Embedded {
     /// Whether a commit would be taken now (readiness): false while the disk is full, after a failed write until one
     /// works again, and once [`Self::has_failed`].
     pub fn healthy(&self) -> bool {
-        self.inner.shared.health.get()
+        self.ailment().is_none()
+    }
+
+    /// Why it is not [`Self::healthy`], in words for an operator that name no path and no content. Also says whether
+    /// a record was asked for that is damaged: what else there is, is served.
+    pub fn ailment(&self) -> Option<&'static str> {
+        self.inner.shared.health.ailment()
     }
 
     /// Whether the store takes nothing more until the next start: a sync or fjall's background work failed, or damage
@@ -313,8 +338,9 @@ impl Embedded {
         read: impl FnOnce(&Tables) -> Result<T, StoreError> + Send + 'static,
         done: Done<T>,
     ) {
-        if let Err(job) = self.inner.shared.jobs.push(readers::job(read, done)) {
-            job(None);
+        let shared = &self.inner.shared;
+        if let Err(job) = shared.jobs.push(readers::job(read, done)) {
+            job(None, &shared.health);
         }
     }
 }
