@@ -26,6 +26,7 @@ use super::format::{DB, io};
 use super::tables::{GROUP_KEY, GroupMark, KEYSPACES};
 use super::{OpenError, RESTORE};
 use std::fs::{self, File};
+use std::io::{Read, Seek};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
@@ -57,7 +58,7 @@ pub(super) fn before_open(folder: &Path, store: &[u8; 16], synced: u64) -> Resul
     let mut seqno = None;
     let last = journals.len().saturating_sub(1);
     for (n, (_, path)) in journals.iter().enumerate() {
-        let bytes = fs::read(path).map_err(|e| io(path, e))?;
+        let bytes = read(path).map_err(|e| io(path, e))?;
         let scan = scan(&bytes, store, synced, &mut seqno);
         if let Some(at) = scan.broken_at {
             if n != last || !scan.is_torn(&bytes[at..], store, synced) {
@@ -91,6 +92,22 @@ pub(super) fn before_open(folder: &Path, store: &[u8; 16], synced: u64) -> Resul
     Ok(())
 }
 
+/// A journal up to the last byte that was ever written: what fjall preallocates behind it is a hole, and would be 64 MiB
+/// of zeros in memory.
+fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+    use rustix::fs::{SeekFrom, seek};
+    let mut file = File::open(path)?;
+    let mut end = 0;
+    // ENXIO: no data beyond. A file system that knows no holes calls all of it data.
+    while let Ok(data) = seek(&file, SeekFrom::Data(end)) {
+        end = seek(&file, SeekFrom::Hole(data))?;
+    }
+    file.rewind()?;
+    let mut bytes = Vec::with_capacity(end as usize);
+    file.take(end).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 /// The journals by their numbers.
 fn journals(db: &Path) -> Result<Vec<(u64, PathBuf)>, OpenError> {
     let mut journals = Vec::new();
@@ -116,7 +133,7 @@ fn journals(db: &Path) -> Result<Vec<(u64, PathBuf)>, OpenError> {
 pub(super) fn is_written(folder: &Path, store: &[u8; 16], group: u64) -> bool {
     let newest = || {
         let journals = journals(&folder.join(DB)).ok()?;
-        fs::read(&journals.last()?.1).ok()
+        read(&journals.last()?.1).ok()
     };
     newest().is_none_or(|bytes| scan(&bytes, store, group, &mut None).last_group >= Some(group))
 }
