@@ -190,6 +190,6 @@ impl Codec {
 
     /// Bytes put aside.
     pub(crate) fn kept_bytes(&self) -> usize {
-        self.tail.len()
+        self.tail.len() + self.slow.as_ref().map_or(0, |slow| slow.open_bytes())
     }
 }
