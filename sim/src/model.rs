@@ -18,10 +18,12 @@ mod subscription;
 pub use access::Access;
 pub use subscription::Subscription;
 
+use crate::codes::CODE;
 use crate::store::{Image, SimStore};
 use drover_engine::outbox::{COST_MAX, MESSAGES_MAX, Outbox};
 use drover_storage::log::{StreamId, StreamKind};
 use drover_wire::id::{GroupId, Hash, PublicKey};
+use drover_wire::join;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -141,8 +143,18 @@ impl Model {
         }
     }
 
+    /// The engine is handed a JOIN by this device.
+    pub fn joins(&mut self, workspace: usize, device: &PublicKey, body: &[u8]) {
+        if let Some(join::Request::Reserve { code: CODE, .. }) = join::Request::decode(body) {
+            self.access[workspace].seats(device);
+        }
+    }
+
     /// A frame of this tag leaves for a device; `admitted` on a connection that has seen its AUTH_ACK.
     pub fn leaves(&mut self, workspace: usize, device: &PublicKey, tag: u8) {
+        if matches!(tag, 15 | 18) {
+            self.access[workspace].seat_answered(device);
+        }
         // CONNECT_ACK, AUTH_CHALLENGE, BYE, ERROR and JOIN are for anybody.
         if !matches!(tag, 2 | 3 | 14 | 15 | 18) && self.access[workspace].is_cut(device) {
             self.fail("nothing to a removed device", || {

@@ -131,7 +131,8 @@ impl World {
         while self.out.model.violation.is_none() && !self.rests(stage) {
             self.happened += 1;
             if self.happened > HAPPENINGS_MAX || self.out.now_us() > patience {
-                let waits = self.clients.iter().filter(|c| !c.rests);
+                let waits = self.clients.iter();
+                let waits = waits.filter(|c| !c.rests || self.may_read(c) && !self.is_connected(c));
                 let waits: Vec<_> = waits.map(|c| c.session.describe()).collect();
                 return self
                     .out
@@ -164,13 +165,21 @@ impl World {
         }
         let whole = |client: &Client| client.session.held.values().all(|held| held.whole);
         self.clients.iter().all(|client| {
-            client.rests && (stage != Stage::Reconciling || !self.may_read(client) || whole(client))
+            client.rests
+                && (!self.may_read(client)
+                    || self.is_connected(client) && (stage != Stage::Reconciling || whole(client)))
         })
     }
 
     /// Whether the newest set lists it.
     fn may_read(&self, client: &Client) -> bool {
         self.out.model.access[client.session.workspace].lists(&client.device())
+    }
+
+    /// Whether both ends have the connection.
+    fn is_connected(&self, client: &Client) -> bool {
+        let open = |line: Line| self.out.net.conns[line].is_open();
+        client.session.line.is_some_and(open)
     }
 
     fn next_stage(&mut self, stage: Stage) -> Stage {
@@ -198,9 +207,13 @@ impl World {
                 Stage::Nudged
             }
             Stage::Nudged => {
-                for client in &mut self.clients {
-                    client.session.settled(&mut self.out);
+                for at in 0..self.clients.len() {
+                    if self.may_read(&self.clients[at]) {
+                        self.clients[at].session.settled(&mut self.out);
+                    }
+                    let client = &mut self.clients[at];
                     client.wants_whole = true;
+                    client.session.held.values_mut().for_each(|held| held.whole = false);
                 }
                 Stage::Reconciling
             }
@@ -298,7 +311,11 @@ impl World {
     fn happen(&mut self, happening: Happening) {
         let lives = |process| process == self.out.process && !self.shards.is_empty();
         match happening {
-            Happening::Turn { shard, process } if lives(process) => self.turn(shard),
+            Happening::Turn { shard, process } if lives(process) => {
+                if self.out.turn_begins(shard) {
+                    self.turn(shard);
+                }
+            }
             Happening::Writes { caller, process } if lives(process) => self.out.end_writes(caller),
             Happening::ReadEnds {
                 read,
@@ -379,7 +396,7 @@ impl World {
             // It has no say here any more.
             person.session.give_up_writes();
             person.rests = true;
-            return;
+            return self.acts_in(client, 5_000_000);
         }
         person.rests = person.act(&mut self.out);
         let pause_us = match (person.session.state, person.rests) {
@@ -446,7 +463,6 @@ impl World {
     // ---- a turn
 
     fn turn(&mut self, shard: usize) {
-        self.out.turn_begins(shard);
         let now = self.out.now();
         for letter in self.out.letters(shard) {
             match letter {

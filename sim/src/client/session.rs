@@ -62,7 +62,7 @@ pub struct Held {
     pub wants: bool,
     /// It was told that it lacks something.
     pub behind: bool,
-    /// A reconciliation came to its end, that began after the world was healed.
+    /// A reconciliation came to its end since this was last taken back.
     pub whole: bool,
 }
 
@@ -617,7 +617,7 @@ impl Session {
             Next::Done => {
                 out.model.reconciled(group, &owed, &held.envelopes);
                 held.behind = false;
-                held.whole |= out.is_healed();
+                held.whole = true;
                 if let Some(subscription) = &mut held.subscription {
                     subscription.behind = false;
                 }

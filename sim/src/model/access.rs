@@ -15,6 +15,9 @@ pub struct Access {
     accepted: BTreeMap<u64, Hash>,
     /// Devices that an accepted set dropped, and no later publication takes back.
     cut: BTreeSet<PublicKey>,
+    /// Devices that handed in an invite's right code and have no answer yet: a seat may be theirs at any moment, and
+    /// with it they come in again (05 §10).
+    seating: BTreeSet<PublicKey>,
     /// Every device there is, to tell whom an entry means.
     pub devices: Vec<PublicKey>,
 }
@@ -35,6 +38,17 @@ impl Access {
     /// Whether it was told that this device is out.
     pub fn is_cut(&self, device: &PublicKey) -> bool {
         self.cut.contains(device)
+    }
+
+    /// The relay is handed the right code of an invite by this device.
+    pub fn seats(&mut self, device: &PublicKey) {
+        self.cut.remove(device);
+        self.seating.insert(*device);
+    }
+
+    /// The answer to that leaves.
+    pub fn seat_answered(&mut self, device: &PublicKey) {
+        self.seating.remove(device);
     }
 
     /// Somebody is about to publish this.
@@ -68,6 +82,7 @@ impl Access {
                 set.entries.binary_search(&EntryHash::of(d, &salt)).is_ok()
             };
             let out = self.devices.iter().copied();
+            let out = out.filter(|d| !self.seating.contains(d));
             self.cut
                 .extend(out.filter(|d| listed(&before, d) && !listed(&set, d)));
         }

@@ -240,11 +240,16 @@ impl Outside {
         }
     }
 
-    pub(super) fn turn_begins(&mut self, shard: usize) {
+    /// Whether this is the turn that was due; others were meanwhile called for earlier.
+    pub(super) fn turn_begins(&mut self, shard: usize) -> bool {
+        if self.turns[shard] != Some(self.now_us()) {
+            return false;
+        }
         self.turns[shard] = None;
         self.note(&[b't', shard as u8], |line| {
             let _ = write!(line, "shard {shard} has its turn");
         });
+        true
     }
 
     pub(super) fn post(&mut self, shard: usize, letter: Letter) {
@@ -474,6 +479,7 @@ impl Outside {
                 let id = Hash::of(&[&group.0, message]);
                 self.model.taken(workspace, &device, handshakes(group), id);
             }
+            Ok(Frame::Join { body }) => self.model.joins(workspace, &device, body),
             _ => {}
         }
     }
