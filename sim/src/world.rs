@@ -15,7 +15,7 @@ mod view;
 pub use agenda::Happening;
 pub use clock::EPOCH_MS;
 pub use net::{Line, messages};
-pub use outside::Outside;
+pub use outside::{Outside, tag_of};
 
 use crate::client::{Client, State};
 use crate::plan::{Fault, Plan};

@@ -66,6 +66,12 @@ impl Access {
             return Err(format!("{digest:?} is the head and nobody published it"));
         };
         let before = self.head().cloned();
+        if let Some(newer) = before.as_ref().filter(|b| b.version > set.version) {
+            return Err(format!(
+                "version {} is the head after {} was",
+                set.version, newer.version
+            ));
+        }
         if let Some(other) = self.accepted.insert(set.version, digest)
             && other != digest
         {

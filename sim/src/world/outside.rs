@@ -467,6 +467,9 @@ impl Outside {
             text.push_str("is read: ");
             text.push_str(&describe(message));
         });
+        if let Some(saboteur) = &mut self.saboteur {
+            saboteur.reads(line, message);
+        }
         let device = identity.public();
         match Frame::decode(message) {
             Ok(Frame::Send { envelope }) => {
@@ -528,7 +531,7 @@ impl Outside {
 }
 
 /// The tag of a frame in the array form.
-pub(super) fn tag_of(message: &[u8]) -> u8 {
+pub fn tag_of(message: &[u8]) -> u8 {
     match message.get(1) {
         Some(0x18) => message.get(2).copied().unwrap_or_default(),
         Some(tag) => *tag,
