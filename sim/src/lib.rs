@@ -10,6 +10,7 @@
 //! | [`model`] | what may be expected: every invariant is judged there |
 //! | [`sabotage`] | what the simulator must be able to find; a saboteur is a file |
 //! | [`report`] | many seeds at once, and shrinking |
+//! | [`coverage`] | what came to pass, counted |
 //! | [`trace`] | what happened, as a number and as text |
 //! | [`dice`], [`codes`] | chance, and one-time codes |
 
@@ -17,6 +18,7 @@
 
 pub mod client;
 pub mod codes;
+pub mod coverage;
 pub mod dice;
 pub mod model;
 pub mod plan;

@@ -82,8 +82,8 @@ fn one(seed: &Seed, hire: Option<Hire>, trace: bool) -> ExitCode {
         }
     }
     println!(
-        "{seed}: {} happenings, {} envelopes acknowledged, {} crashes, trace {:016x}",
-        summary.happened, summary.acknowledged, summary.crashes, summary.hash
+        "{seed}: trace {:016x}; {}",
+        summary.hash, summary.coverage
     );
     match summary.violation {
         None => ExitCode::SUCCESS,
@@ -99,12 +99,10 @@ fn many(seeds: Range<u64>, threads: usize, like: &Seed, hire: Option<Hire>) -> E
     let totals = report::run_all(seeds, threads, like, hire);
     let seconds = began.elapsed().as_secs_f64();
     println!(
-        "{} seeds in {seconds:.1} s ({:.1} a second): {} happenings, {} envelopes acknowledged, {} crashes",
+        "{} seeds in {seconds:.1} s ({:.1} a second): {}",
         totals.seeds,
         totals.seeds as f64 / seconds,
-        totals.happened,
-        totals.acknowledged,
-        totals.crashes
+        totals.coverage
     );
     let Some((number, violation)) = totals.failed else {
         return ExitCode::SUCCESS;

@@ -157,6 +157,8 @@ pub struct Plan {
     pub actions: u32,
     /// Bytes a socket takes of what its peer doesn't read.
     pub socket_bytes: usize,
+    /// The most envelopes one action sends.
+    pub burst: usize,
     /// The longest ciphertext.
     pub ct_bytes: usize,
     /// Bytes of group indexes kept in memory: small, and they are read again and again.
@@ -176,7 +178,13 @@ impl Plan {
         let joiners = dice.between(0, 2) as usize;
         let actions = at_most(dice.skewed(6, 60), seed.actions.map(|n| n as usize)) as u32;
         let socket_bytes = dice.skewed(64, 65_536) as usize;
-        let ct_bytes = dice.skewed(16, 20_000) as usize;
+        // Now and then more than a queue of 256 holds.
+        let burst = if dice.chance(0.2) { 400 } else { dice.skewed(4, 40) } as usize;
+        let ct_bytes = if burst < 100 {
+            dice.skewed(16, 20_000)
+        } else {
+            dice.skewed(16, 64)
+        } as usize;
         let index_bytes = if dice.chance(0.3) { 0 } else { 256 << 20 };
         let mut probabilities = [0.0; Fault::ALL.len()];
         for (fault, probability) in Fault::ALL.into_iter().zip(&mut probabilities) {
@@ -196,6 +204,7 @@ impl Plan {
             joiners,
             actions,
             socket_bytes,
+            burst,
             ct_bytes,
             index_bytes,
             probabilities,

@@ -1,5 +1,6 @@
 //! Many seeds at once, and what is said of one that failed: the smallest world that fails alike, and its trace.
 
+use crate::coverage::Coverage;
 use crate::plan::{Fault, Seed};
 use crate::sabotage::Saboteur;
 use crate::world::{Summary, World};
@@ -23,8 +24,7 @@ pub fn run(seed: &Seed, hire: Option<Hire>, with_text: bool) -> Summary {
     let ran = catch_unwind(AssertUnwindSafe(|| world.run()));
     ran.unwrap_or_else(|panic| Summary {
         happened: 0,
-        acknowledged: 0,
-        crashes: 0,
+        coverage: Coverage::default(),
         hash: 0,
         violation: Some(Violation {
             rule: "nothing panics",
@@ -45,12 +45,8 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
 pub struct Totals {
     /// Seeds that ran.
     pub seeds: u64,
-    /// Things that happened in them.
-    pub happened: u64,
-    /// Envelopes acknowledged.
-    pub acknowledged: u64,
-    /// Processes that died.
-    pub crashes: u64,
+    /// What came to pass in them.
+    pub coverage: Coverage,
     /// The lowest seed that failed, with what it broke.
     pub failed: Option<(u64, Violation)>,
 }
@@ -73,9 +69,7 @@ pub fn run_all(seeds: Range<u64>, threads: usize, like: &Seed, hire: Option<Hire
             let summary = run(&seed, hire, false);
             let mut totals = totals.lock().unwrap_or_else(PoisonError::into_inner);
             totals.seeds += 1;
-            totals.happened += summary.happened;
-            totals.acknowledged += summary.acknowledged;
-            totals.crashes += summary.crashes;
+            totals.coverage.merge(&summary.coverage);
             if let Some(violation) = summary.violation {
                 over.store(true, Ordering::Relaxed);
                 if totals.failed.as_ref().is_none_or(|(lowest, _)| number < *lowest) {

@@ -18,11 +18,13 @@ pub use net::{Line, messages};
 pub use outside::{Outside, tag_of};
 
 use crate::client::{Client, State};
+use crate::coverage::Coverage;
 use crate::plan::{Fault, Plan};
 use crate::sabotage::Saboteur;
 use crate::world::net::{Input, Output, Phase};
 use crate::world::outside::Letter;
 use crate::world::view::View;
+use drover_engine::metrics::Metrics;
 use drover_engine::shard::Challenges;
 use drover_engine::{Config, Directory, Event, Flow, Peer, Shard};
 use std::sync::Arc;
@@ -65,10 +67,8 @@ enum Stage {
 pub struct Summary {
     /// Things that happened.
     pub happened: u64,
-    /// Envelopes acknowledged.
-    pub acknowledged: u64,
-    /// Times the process died.
-    pub crashes: u64,
+    /// What came to pass.
+    pub coverage: Coverage,
     /// The number of the trace.
     pub hash: u64,
     /// The broken rule, if one was.
@@ -114,11 +114,13 @@ impl World {
         self.finish()
     }
 
-    fn finish(self) -> Summary {
+    fn finish(mut self) -> Summary {
+        self.out.count_shards();
+        self.out.coverage.add("happenings", self.happened);
+        self.out.coverage.add("acknowledgements", self.out.model.acks);
         Summary {
             happened: self.happened,
-            acknowledged: self.out.model.acks,
-            crashes: self.out.crashes,
+            coverage: self.out.coverage,
             hash: self.out.trace.hash(),
             violation: self.out.model.violation.clone(),
             lines: self.out.trace.into_lines(),
@@ -245,25 +247,15 @@ impl World {
             let pause_us = self.out.misfortune.skewed(1_000, 5_000_000);
             self.crash(pause_us);
         }
-        if self.out.strikes(Fault::Cut) || self.out.strikes(Fault::Deaf) {
-            self.break_one();
-        }
-    }
-
-    /// A connection is cut, or its client stops reading.
-    fn break_one(&mut self) {
-        let held: Vec<Line> = self.clients.iter().filter_map(|c| c.session.line).collect();
-        let Some(line) = self.out.misfortune.pick(&held).copied() else {
-            return;
-        };
-        if self.out.misfortune.chance(0.5) {
-            self.out.cut(line);
-        } else {
-            let pause_us = self.out.misfortune.skewed(1_000, 60_000_000);
-            self.out.net.conns[line].reading = false;
-            let at = self.out.now_us() + pause_us;
-            self.out.agenda.add(at, Happening::ReadsAgain(line));
-            self.out.note_line(b'd', line, |text| text.push_str("reads no more"));
+        for fault in [Fault::Cut, Fault::Deaf] {
+            if self.out.strikes(fault) {
+                let held: Vec<Line> = self.clients.iter().filter_map(|c| c.session.line).collect();
+                match self.out.misfortune.pick(&held).copied() {
+                    Some(line) if fault == Fault::Cut => self.out.cut(line),
+                    Some(line) => self.out.deafen(line),
+                    None => {}
+                }
+            }
         }
     }
 
@@ -285,7 +277,9 @@ impl World {
         self.shards = (0..self.config.shards)
             .map(|index| {
                 let (config, directory) = (self.config.clone(), directory.clone());
-                Shard::new(index, config, directory, Arc::default(), challenges.clone())
+                let metrics: Arc<Metrics> = Arc::default();
+                self.out.metrics.push(metrics.clone());
+                Shard::new(index, config, directory, metrics, challenges.clone())
             })
             .collect();
         for shard in 0..self.shards.len() {

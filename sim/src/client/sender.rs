@@ -12,7 +12,7 @@ pub struct Sender {
 
 impl Kind for Sender {
     fn act(&mut self, me: &mut Session, out: &mut Outside) {
-        for _ in 0..out.dice.skewed(1, 12) {
+        for _ in 0..out.dice.skewed(1, out.plan.burst as u64) {
             let Some(group) = out.dice.pick(&me.groups).copied() else {
                 return;
             };

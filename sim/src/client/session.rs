@@ -128,6 +128,7 @@ impl Session {
         workspace: usize,
         identity: Identity,
         groups: Vec<GroupId>,
+        window: usize,
     ) -> Self {
         let held = groups.iter().map(|group| (*group, Held::default())).collect();
         Self {
@@ -146,7 +147,7 @@ impl Session {
             waits_since_us: 0,
             unacked: BTreeMap::new(),
             sent_here: BTreeSet::new(),
-            window: 16,
+            window,
             notices: Vec::new(),
             refused: None,
         }
@@ -579,7 +580,10 @@ impl Session {
             return;
         };
         match (self.due.front(), &mut held.subscription) {
-            (_, Some(subscription)) if head == 0 => subscription.notice(),
+            (_, Some(subscription)) if head == 0 => {
+                out.coverage.add("notices", 1);
+                subscription.notice();
+            }
             (Some(Due::Sub { group: g, from }), subscription) if *g == group => {
                 // What a subscription owed is owed no more, but what it left out stays out.
                 held.behind |= subscription.as_ref().is_some_and(|s| s.behind);
@@ -632,11 +636,13 @@ impl Session {
 
     fn refused_with(&mut self, code: Code, out: &mut Outside) {
         if code == Code::Failover {
+            out.coverage.add("failovers", 1);
             return; // the connection ends
         }
         // A replay that could not be read: its subscription lives on (02 §8).
         if let Some(Due::Replayed(group)) = self.due.front() {
             if let Some(subscription) = self.held.get_mut(group).and_then(|h| h.subscription.as_mut()) {
+                out.coverage.add("replays cut short", 1);
                 subscription.notice();
                 subscription.handshakes_cut = true;
             }

@@ -4,6 +4,7 @@ use super::agenda::{Agenda, Happening};
 use super::clock::Clock;
 use super::net::{Input, Line, Net, Phase};
 use crate::codes;
+use crate::coverage::Coverage;
 use crate::dice::Dice;
 use crate::model::{Model, envelopes, handshakes};
 use crate::plan::{Fault, Plan};
@@ -15,6 +16,7 @@ use drover_client::Identity;
 use drover_engine::Now;
 use drover_engine::bootstrap::Banner;
 use drover_engine::effects::{StoreRequest, Stores};
+use drover_engine::metrics::Metrics;
 use drover_engine::event::{StoreAnswer, Ticket};
 use drover_engine::shard::{Operator, Session, ShardMessage};
 use drover_storage::StoreError;
@@ -63,11 +65,13 @@ pub struct Outside {
     writes_due: Vec<bool>,
     /// Counts the processes.
     pub(super) process: u64,
-    pub(crate) crashes: u64,
     pub(crate) saboteur: Option<Box<dyn Saboteur>>,
     /// What may be expected.
     pub model: Model,
     pub(crate) trace: Trace,
+    /// What came to pass.
+    pub coverage: Coverage,
+    pub(super) metrics: Vec<Arc<Metrics>>,
     /// By workspace: what its mint printed.
     pub banners: Vec<Option<Banner>>,
     /// By workspace: invites that are open.
@@ -99,9 +103,10 @@ impl Outside {
             turns: Vec::new(),
             writes_due: Vec::new(),
             process: 0,
-            crashes: 0,
             saboteur,
             trace: Trace::new(with_text),
+            coverage: Coverage::default(),
+            metrics: Vec::new(),
             banners: vec![None; plan.workspaces],
             invites: vec![Vec::new(); plan.workspaces],
             who: Vec::new(),
@@ -202,8 +207,15 @@ impl Outside {
             .collect();
     }
 
+    pub(super) fn count_shards(&mut self) {
+        for metrics in std::mem::take(&mut self.metrics) {
+            self.coverage.shard(&metrics);
+        }
+    }
+
     pub(super) fn end_process(&mut self) {
-        self.crashes += 1;
+        self.coverage.add("crashes", 1);
+        self.count_shards();
         self.note(b"!", |line| line.push_str("the process dies"));
         let misfortune = &mut self.misfortune;
         self.store.crash(|queued| misfortune.below(queued + 1));
@@ -293,6 +305,7 @@ impl Outside {
         let conn = &mut self.net.conns[line];
         if let Phase::Moving(to, session) = std::mem::replace(&mut conn.phase, Phase::Travelling) {
             self.net.forget(line);
+            self.coverage.add("moves between shards", 1);
             self.note_line(b'm', line, |text| {
                 let _ = write!(text, "moves to shard {to}");
             });
@@ -361,6 +374,11 @@ impl Outside {
                 Verdict::Done
             };
             if self.store.write(caller, verdict) {
+                match verdict {
+                    Verdict::Done => {}
+                    Verdict::NotCommitted => self.coverage.add("writes failed", 1),
+                    _ => self.coverage.add("writes unknown", 1),
+                }
                 self.note(&[b'v', caller as u8, verdict as u8], |line| {
                     let _ = write!(line, "shard {caller}'s oldest write ends: {verdict:?}");
                 });
@@ -422,10 +440,20 @@ impl Outside {
 
     /// The socket dies; both ends learn of it, each in its time.
     pub(super) fn cut(&mut self, line: Line) {
+        self.coverage.add("sockets cut", 1);
         self.note_line(b'/', line, |text| text.push_str("is cut"));
         self.sever(line);
         let at = self.now_us() + self.misfortune.skewed(10, 400_000_000);
         self.agenda.add(at, Happening::Notices(line));
+    }
+
+    /// The client reads no more for a while.
+    pub(super) fn deafen(&mut self, line: Line) {
+        self.coverage.add("readers that stop", 1);
+        self.note_line(b'd', line, |text| text.push_str("reads no more"));
+        self.net.conns[line].reading = false;
+        let at = self.now_us() + self.misfortune.skewed(1_000, 60_000_000);
+        self.agenda.add(at, Happening::ReadsAgain(line));
     }
 
     fn sever(&mut self, line: Line) {

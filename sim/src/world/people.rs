@@ -95,7 +95,14 @@ impl Cast<'_> {
         let number = self.clients.len();
         self.out.who.push((self.workspace, identity.public()));
         let name = format!("{name} of {}", self.workspace);
-        let session = Session::new(number, name, self.workspace, identity, self.groups.clone());
+        let session = Session::new(
+            number,
+            name,
+            self.workspace,
+            identity,
+            self.groups.clone(),
+            self.out.plan.burst.max(16),
+        );
         self.clients.push(Client::new(session, kinds, actions));
     }
 }

@@ -106,6 +106,7 @@ impl Effects for View<'_> {
         }
         self.out
             .note_line(b'c', line, |text| text.push_str(&format!("is closed: {how:?}, {reason:?}")));
+        self.out.coverage.add(closed_for(reason), 1);
         let conn = &mut self.out.net.conns[line];
         if how == CloseHow::Evict {
             conn.outbox.clear(true);
@@ -186,5 +187,17 @@ impl Effects for View<'_> {
             },
         );
         true
+    }
+}
+
+const fn closed_for(reason: CloseReason) -> &'static str {
+    match reason {
+        CloseReason::Client => "closed by BYE",
+        CloseReason::HandshakeDeadline => "closed for the handshake's deadline",
+        CloseReason::IdleDeadline => "closed for silence",
+        CloseReason::Evicted => "evicted",
+        CloseReason::Protocol => "closed by a refusal",
+        CloseReason::SlowReader => "closed for slow reading",
+        CloseReason::Shutdown => "closed with their workspace",
     }
 }
