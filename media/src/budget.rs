@@ -38,17 +38,19 @@ impl Sender {
     /// # Errors
     /// The first budget that does not cover it, in the order of 10 §5 rows 3 to 5; nothing is charged then.
     pub fn charge(&mut self, wall_ms: u64, frame: &MediaFrame) -> Result<(), Refusal> {
-        let limited = |limit: u64, retry_s: u32| {
-            Err(Refusal::number(Code::GroupIngressLimited, limit).after(retry_s))
-        };
-        let minute = self.minute.filter(|(start_ms, _)| is_open(*start_ms, BYTE_WINDOW_MS, wall_ms));
+        let limited =
+            |limit: u64, retry_s: u32| Err(Refusal::number(Code::GroupIngressLimited, limit).after(retry_s));
+        let minute = self
+            .minute
+            .filter(|(start_ms, _)| is_open(*start_ms, BYTE_WINDOW_MS, wall_ms));
         let (minute_ms, spent) = minute.unwrap_or((wall_ms, 0));
         let spent = spent + frame.ct_bytes as u64;
         if spent > BYTES_PER_WINDOW {
             return limited(BYTES_PER_WINDOW, (BYTE_WINDOW_MS / 1000) as u32);
         }
         let retry_s = (STREAM_WINDOW_MS / 1000) as u32;
-        self.streams.retain(|s| is_open(s.start_ms, STREAM_WINDOW_MS, wall_ms));
+        self.streams
+            .retain(|s| is_open(s.start_ms, STREAM_WINDOW_MS, wall_ms));
         let open = self.streams.len();
         let is_its = |s: &&mut Stream| s.stream == frame.stream && s.call_id == frame.call_id;
         match self.streams.iter_mut().find(is_its) {
@@ -70,7 +72,10 @@ impl Sender {
 
     /// Whether a refusal of rows 3 to 6 is reported now: the first is, then at most one a second.
     pub fn may_complain(&mut self, wall_ms: u64) -> bool {
-        if self.complained_ms.is_some_and(|at_ms| is_open(at_ms, COMPLAINT_MS, wall_ms)) {
+        if self
+            .complained_ms
+            .is_some_and(|at_ms| is_open(at_ms, COMPLAINT_MS, wall_ms))
+        {
             return false;
         }
         self.complained_ms = Some(wall_ms);
@@ -114,7 +119,11 @@ mod tests {
             call_id: CallId([2; 16]),
             ..frame(1, 80)
         };
-        assert_eq!(sender.charge(NOW + 999, &other_call), Ok(()), "the same stream of another call");
+        assert_eq!(
+            sender.charge(NOW + 999, &other_call),
+            Ok(()),
+            "the same stream of another call"
+        );
         assert_eq!(sender.charge(NOW + 1000, &frame(1, 80)), Ok(()));
     }
 
@@ -131,11 +140,17 @@ mod tests {
             at += 20;
         }
         let rest = (BYTES_PER_WINDOW - sent) as usize;
-        assert_eq!(sender.charge(at, &frame(1, rest + 1)), limited(BYTES_PER_WINDOW, 60));
+        assert_eq!(
+            sender.charge(at, &frame(1, rest + 1)),
+            limited(BYTES_PER_WINDOW, 60)
+        );
         assert_eq!(sender.charge(at, &frame(1, rest)), Ok(()));
         assert_eq!(sender.charge(at, &frame(1, 1)), limited(BYTES_PER_WINDOW, 60));
         assert_eq!(sender.charge(at, &frame(1, 0)), Ok(()));
-        assert_eq!(sender.charge(NOW + 59_999, &frame(1, 1)), limited(BYTES_PER_WINDOW, 60));
+        assert_eq!(
+            sender.charge(NOW + 59_999, &frame(1, 1)),
+            limited(BYTES_PER_WINDOW, 60)
+        );
         assert_eq!(sender.charge(NOW + 60_000, &frame(1, 1500)), Ok(()));
     }
 
@@ -150,8 +165,16 @@ mod tests {
             assert_eq!(sender.charge(NOW + 500, &frame(stream, 1)), limited(32, 1));
             assert_eq!(sender.streams(), 32);
         }
-        assert_eq!(sender.charge(NOW + 500, &frame(0, 1)), Ok(()), "one that has its window");
-        assert_eq!(sender.charge(NOW + 1000, &frame(200, 1)), Ok(()), "the first window is over");
+        assert_eq!(
+            sender.charge(NOW + 500, &frame(0, 1)),
+            Ok(()),
+            "one that has its window"
+        );
+        assert_eq!(
+            sender.charge(NOW + 1000, &frame(200, 1)),
+            Ok(()),
+            "the first window is over"
+        );
     }
 
     /// W10.11: 600 frames a second for three seconds; the clock steps back.

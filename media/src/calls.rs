@@ -241,7 +241,8 @@ mod tests {
         c.join(0, CALL, group(1), who(1), MAX).unwrap();
         assert_eq!(heard(&mut c, 0, 1), Some(vec![]));
         c.join(0, CALL, group(1), who(2), MAX).unwrap();
-        c.join(0, CALL, group(1), Participant { id: 3, hears: false }, MAX).unwrap();
+        c.join(0, CALL, group(1), Participant { id: 3, hears: false }, MAX)
+            .unwrap();
         assert_eq!(heard(&mut c, 0, 1), Some(vec![2]));
         assert_eq!(heard(&mut c, 0, 3), Some(vec![1, 2]), "it may speak");
         assert_eq!(heard(&mut c, 0, 4), None, "not in the call");
@@ -250,7 +251,11 @@ mod tests {
         assert_eq!(heard(&mut c, 0, 1), None);
         c.gone(2);
         c.gone(3);
-        assert_eq!((c.table.open(), c.calls.len()), (0, 0), "it goes with its last participant");
+        assert_eq!(
+            (c.table.open(), c.calls.len()),
+            (0, 0),
+            "it goes with its last participant"
+        );
     }
 
     /// W10.3
@@ -262,7 +267,11 @@ mod tests {
         }
         let full = c.join(0, CALL, group(1), who(6), MAX).unwrap_err();
         assert_eq!(full.refusal(MAX), Refusal::number(Code::RateLimited, 5).after(5));
-        assert_eq!(c.join(0, CALL, group(1), who(5), MAX), Ok(()), "a member of a full call");
+        assert_eq!(
+            c.join(0, CALL, group(1), who(5), MAX),
+            Ok(()),
+            "a member of a full call"
+        );
         assert_eq!(c.participants(CALL).len(), 5);
         c.leave(0, CALL, group(1), 3).unwrap();
         assert_eq!(c.join(0, CALL, group(1), who(6), MAX), Ok(()));
@@ -274,7 +283,11 @@ mod tests {
     fn ceiling_and_share() {
         let mut c = calls();
         assert_eq!((open(&mut c, 1, 1), open(&mut c, 2, 1)), (Ok(()), Ok(())));
-        assert_eq!(open(&mut c, 3, 1), Err(JoinRefused::ShareTaken), "a quarter of eight");
+        assert_eq!(
+            open(&mut c, 3, 1),
+            Err(JoinRefused::ShareTaken),
+            "a quarter of eight"
+        );
         for (n, id) in (3..=8).zip([2, 2, 3, 3, 4, 4]) {
             assert_eq!(open(&mut c, n, id), Ok(()));
         }
@@ -282,7 +295,11 @@ mod tests {
             assert_eq!(open(&mut c, n, 1), Ok(()), "others' calls are not counted");
         }
         assert_eq!(open(&mut c, 9, 5), Err(JoinRefused::TableFull));
-        assert_eq!(open(&mut c, 9, 1), Err(JoinRefused::TableFull), "before the share");
+        assert_eq!(
+            open(&mut c, 9, 1),
+            Err(JoinRefused::TableFull),
+            "before the share"
+        );
         let refusal = JoinRefused::TableFull.refusal(MAX);
         assert_eq!(refusal, Refusal::number(Code::RateLimited, 8).after(5));
         assert_eq!(open(&mut c, 1, 9), Ok(()), "an open call may be joined");
@@ -305,12 +322,18 @@ mod tests {
         let mut c = calls();
         c.join(0, CALL, group(1), who(1), MAX).unwrap();
         let refused = c.join(0, CALL, group(2), who(2), MAX).unwrap_err();
-        assert_eq!(refused.refusal(MAX), Refusal::number(Code::WriterNotInAccessSet, 0));
+        assert_eq!(
+            refused.refusal(MAX),
+            Refusal::number(Code::WriterNotInAccessSet, 0)
+        );
         assert_eq!(c.leave(0, CALL, group(2), 1), Err(JoinRefused::OtherGroup));
         assert_eq!(heard(&mut c, 0, 1), Some(vec![]), "it is still in");
         // The same on another shard.
         let mut other = Calls::new(c.table.clone());
-        assert_eq!(other.join(0, CALL, group(2), who(2), MAX), Err(JoinRefused::OtherGroup));
+        assert_eq!(
+            other.join(0, CALL, group(2), who(2), MAX),
+            Err(JoinRefused::OtherGroup)
+        );
         assert_eq!(other.leave(0, CALL, group(2), 2), Err(JoinRefused::OtherGroup));
         c.gone(1);
         assert_eq!(other.join(0, CALL, group(2), who(2), MAX), Ok(()));
@@ -324,16 +347,28 @@ mod tests {
         c.join(0, CALL, group(1), who(1), 2).unwrap();
         assert_eq!(heard(&mut c, 5, 1), Some(vec![]));
         c.join(6, CALL, group(1), who(1), 2).unwrap();
-        assert_eq!(heard(&mut c, 10 + IDLE_MS, 1), Some(vec![]), "nobody has joined: it is still there");
-        c.join(10 + IDLE_MS, CallId([2; 16]), group(1), who(2), 2).unwrap();
+        assert_eq!(
+            heard(&mut c, 10 + IDLE_MS, 1),
+            Some(vec![]),
+            "nobody has joined: it is still there"
+        );
+        c.join(10 + IDLE_MS, CallId([2; 16]), group(1), who(2), 2)
+            .unwrap();
         let late = 10 + 2 * IDLE_MS;
         let refused = other.join(late - 1, CallId([3; 16]), group(3), who(3), 2);
         assert_eq!(refused, Err(JoinRefused::TableFull), "one millisecond short");
         assert_eq!(heard(&mut c, late - 1, 1), Some(vec![]));
         assert_eq!(other.join(late, CallId([3; 16]), group(3), who(3), 2), Ok(()));
-        assert_eq!(c.forward(late, CallId([2; 16]), 2, |_| ()), None, "dropped elsewhere");
+        assert_eq!(
+            c.forward(late, CallId([2; 16]), 2, |_| ()),
+            None,
+            "dropped elsewhere"
+        );
         assert_eq!(heard(&mut c, late, 1), Some(vec![]), "the active one lives");
-        assert_eq!(c.join(late, CallId([2; 16]), group(1), who(2), 2), Err(JoinRefused::TableFull));
+        assert_eq!(
+            c.join(late, CallId([2; 16]), group(1), who(2), 2),
+            Err(JoinRefused::TableFull)
+        );
         c.gone(2);
         c.gone(1);
         assert_eq!(c.table.open(), 1);

@@ -56,7 +56,9 @@ impl MediaFrame {
 #[inline]
 fn skip_uint(bytes: &[u8]) -> Option<&[u8]> {
     match *bytes {
-        [0..=23, ref rest @ ..] | [24, 24..=255, ref rest @ ..] | [25, 1..=255, _, ref rest @ ..] => Some(rest),
+        [0..=23, ref rest @ ..] | [24, 24..=255, ref rest @ ..] | [25, 1..=255, _, ref rest @ ..] => {
+            Some(rest)
+        }
         [26, a, b, _, _, ref rest @ ..] if a | b != 0 => Some(rest),
         [27, a, b, c, d, _, _, _, _, ref rest @ ..] if a | b | c | d != 0 => Some(rest),
         _ => None,
@@ -84,7 +86,9 @@ mod tests {
     /// What the general decoder makes of it, if the fast path may.
     fn decoded(bytes: &[u8]) -> Option<MediaFrame> {
         match Frame::decode(bytes) {
-            Ok(Frame::Media { call_id, stream, ct, .. }) if ct.len() < 65_536 => Some(MediaFrame {
+            Ok(Frame::Media {
+                call_id, stream, ct, ..
+            }) if ct.len() < 65_536 => Some(MediaFrame {
                 call_id,
                 stream,
                 ct_bytes: ct.len(),
@@ -96,15 +100,32 @@ mod tests {
     /// W10.1: every width of `seq` and of `ct`'s length, at both ends.
     #[test]
     fn every_head_is_read() {
-        let seqs = [0, 23, 24, 255, 256, 65_535, 65_536, u64::from(u32::MAX), 1 << 32, u64::MAX];
+        let seqs = [
+            0,
+            23,
+            24,
+            255,
+            256,
+            65_535,
+            65_536,
+            u64::from(u32::MAX),
+            1 << 32,
+            u64::MAX,
+        ];
         for seq in seqs {
             for len in [0, 1, 23, 24, 255, 256, 1500, 1501, 65_535] {
                 let bytes = encoded([0xc1; 16], [0, 0, 0, 1], seq, &vec![0x11; len]);
                 let frame = MediaFrame::parse(&bytes).unwrap();
-                assert_eq!((frame.call_id.0, frame.stream, frame.ct_bytes), ([0xc1; 16], [0, 0, 0, 1], len));
+                assert_eq!(
+                    (frame.call_id.0, frame.stream, frame.ct_bytes),
+                    ([0xc1; 16], [0, 0, 0, 1], len)
+                );
             }
         }
-        assert_eq!(MediaFrame::parse(&encoded([0; 16], [0; 4], 0, &[0; 65_536])), None);
+        assert_eq!(
+            MediaFrame::parse(&encoded([0; 16], [0; 4], 0, &[0; 65_536])),
+            None
+        );
     }
 
     proptest! {

@@ -109,7 +109,9 @@ impl CallTable {
 
     /// Whether the id is taken by another group's call.
     pub(crate) fn is_elsewhere(&self, call_id: CallId, group: GroupId) -> bool {
-        self.calls().get(&call_id).is_some_and(|place| place.group != group)
+        self.calls()
+            .get(&call_id)
+            .is_some_and(|place| place.group != group)
     }
 
     /// The call with this life is over. An id that was taken again meanwhile stays.
