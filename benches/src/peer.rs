@@ -63,7 +63,12 @@ impl Peer {
     pub(crate) fn send(&mut self, frame: &[u8]) -> Result<(), Error> {
         let mut out = Vec::new();
         wsframe::put_message(frame, &mut out);
-        self.link.write_all(&out).doing("send")?;
+        self.send_framed(&out)
+    }
+
+    /// Sends whole masked messages.
+    pub(crate) fn send_framed(&mut self, messages: &[u8]) -> Result<(), Error> {
+        self.link.write_all(messages).doing("send")?;
         self.link.flush().doing("send")
     }
 
@@ -87,6 +92,14 @@ impl Peer {
     /// The stream, and what was read from it but not yet asked for.
     pub(crate) fn into_parts(self) -> (Link, Vec<u8>) {
         (self.link, self.inbound)
+    }
+
+    /// The socket, if it is a plain one.
+    pub(crate) fn into_tcp(self) -> Option<std::net::TcpStream> {
+        match self.link {
+            Link::Plain(stream) => Some(stream),
+            Link::Tls(_) => None,
+        }
     }
 
     fn read_more(&mut self) -> Result<(), Error> {

@@ -255,7 +255,7 @@ fn fill(bytes: &mut [u8]) {
 }
 
 /// The token at the end of an invite link, or alone.
-fn parse_token(invite: &str) -> Option<Token> {
+pub(crate) fn parse_token(invite: &str) -> Option<Token> {
     parse_hex(invite.rsplit('/').next()?).map(Token)
 }
 

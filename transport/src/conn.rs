@@ -57,6 +57,11 @@ pub(crate) struct Conn<S> {
     pub(crate) dirty: bool,
     /// The engine wants no further message for now.
     pub(crate) paused: bool,
+    /// What it has sent already goes beyond its share of the turn: the rest is handled in the next one, and nothing more
+    /// is read until then.
+    pub(crate) behind: bool,
+    /// A large message that waits for a turn with room for it; only while [`Conn::behind`].
+    pub(crate) parked: Option<Box<Bytes>>,
     /// The engine waits for room.
     pub(crate) watched: bool,
     /// The engine has authenticated it.
@@ -82,6 +87,8 @@ impl<S> Conn<S> {
             blocked: false,
             dirty: false,
             paused: false,
+            behind: false,
+            parked: None,
             watched: false,
             known: false,
             hoard_bytes: 0,

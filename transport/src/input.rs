@@ -6,12 +6,19 @@ use crate::http::{self, Asked};
 use crate::tls::Step;
 use crate::turn::Turn;
 use crate::ws::{Failure, Item};
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use drover_engine::{ConnId, Event, Flow, Peer};
 use std::io;
 
 /// Reads from one connection in one turn; what is left then waits for the next, so that nobody starves.
 const READS_MAX: usize = 4;
+/// Frames of one connection in one turn. Small ones cost some hundred nanoseconds, and a read brings ten thousand of them:
+/// everybody else would wait for all of those.
+const FRAMES_MAX: usize = 64;
+/// From here on a message is large: it may cost milliseconds (a RECON of 1 MiB, an envelope to be hashed).
+const LARGE_BYTES: usize = 64 << 10;
+/// Large messages of all connections in one turn.
+const LARGE_MAX: usize = 2;
 
 impl<D: Driver> Turn<D> {
     /// Reads one connection's share of this turn.
@@ -21,7 +28,7 @@ impl<D: Driver> Turn<D> {
                 return;
             };
             let deaf = conn.is_deaf();
-            if !conn.readable || !(deaf || conn.is_listening()) {
+            if !conn.readable || conn.behind || !(deaf || conn.is_listening()) {
                 return;
             }
             let space = self.chunk.space();
@@ -78,29 +85,74 @@ impl<D: Driver> Turn<D> {
         self.world.end(id);
     }
 
-    /// Takes up again what was put aside while the connection was paused or on its way.
+    /// What the last turn has left of this connection.
+    pub(crate) fn go_on(&mut self, id: ConnId) {
+        let Some(conn) = self.world.conns.get_mut(id) else {
+            return;
+        };
+        if !std::mem::take(&mut conn.behind) {
+            return self.read(id);
+        }
+        if let Some(message) = conn.parked.take().filter(|_| conn.is_open()) {
+            if self.world.turn_large >= LARGE_MAX {
+                conn.parked = Some(message);
+                conn.behind = true;
+                self.unread.push(id);
+                return;
+            }
+            self.world.turn_large += 1;
+            self.message(id, *message);
+        }
+        self.resume(id);
+        self.settle();
+    }
+
+    /// Hands one message to the engine.
+    fn message(&mut self, id: ConnId, message: Bytes) {
+        let now = self.world.now;
+        self.world.turn_messages += 1;
+        self.world.metrics.messages_in.add(1);
+        if self.shard.message(now, id, message, &mut self.world) == Flow::Pause
+            && let Some(conn) = self.world.conns.get_mut(id)
+            && conn.is_open()
+        {
+            conn.paused = true;
+        }
+    }
+
+    /// Its share of this turn is used up.
+    fn falls_behind(&mut self, id: ConnId) {
+        if let Some(conn) = self.world.conns.get_mut(id) {
+            conn.behind = true;
+            self.unread.push(id);
+        }
+    }
+
+    /// Takes up again what was put aside while the connection was paused, on its way or behind.
     pub(crate) fn resume(&mut self, id: ConnId) {
         let Some(conn) = self.world.conns.get_mut(id) else {
             return;
         };
         let data = conn.codec.take_kept();
-        self.messages(id, data);
+        self.messages(id, data, true);
         let Some(conn) = self.world.conns.get_mut(id) else {
             return;
         };
         if let Some(tls) = &mut conn.tls
             && !conn.paused
+            && !conn.behind
         {
             let cipher = tls.take_kept();
             self.records(id, cipher);
         }
+        self.world.weigh(id);
         self.read(id);
     }
 
     fn feed(&mut self, id: ConnId, data: BytesMut) {
         match self.world.conns.get_mut(id) {
             Some(conn) if conn.tls.is_some() => self.records(id, data),
-            Some(_) => self.messages(id, data),
+            Some(_) => self.messages(id, data, false),
             None => {}
         }
     }
@@ -111,7 +163,7 @@ impl<D: Driver> Turn<D> {
             let Some(conn) = self.world.conns.get_mut(id) else {
                 return;
             };
-            let (deaf, listening) = (conn.is_deaf(), conn.is_listening());
+            let (deaf, listening) = (conn.is_deaf(), conn.is_listening() && !conn.behind);
             let Some(tls) = &mut conn.tls else { return };
             if !listening {
                 if !deaf {
@@ -121,7 +173,7 @@ impl<D: Driver> Turn<D> {
             }
             let was_established = tls.is_established();
             match tls.open(&mut cipher, &mut self.plain) {
-                Ok(Step::Plain(plain)) => self.messages(id, plain),
+                Ok(Step::Plain(plain)) => self.messages(id, plain, false),
                 Ok(Step::Blocked) => {
                     if tls.is_established() && !was_established {
                         self.world.metrics.tls_handshakes.add(1);
@@ -146,15 +198,23 @@ impl<D: Driver> Turn<D> {
         }
     }
 
-    /// Plaintext: the request first, then message by message.
-    fn messages(&mut self, id: ConnId, mut data: BytesMut) {
+    /// Plaintext: the request first, then message by message. `own`: the buffer is the connection's.
+    fn messages(&mut self, id: ConnId, mut data: BytesMut, own: bool) {
         let now = self.world.now;
+        let mut frames = 0;
         loop {
             let Some(conn) = self.world.conns.get_mut(id) else {
                 return;
             };
             match conn.phase {
-                Phase::Open if !conn.paused => {}
+                Phase::Open if !conn.paused && !conn.behind && frames == FRAMES_MAX && !data.is_empty() => {
+                    match own {
+                        true => conn.codec.put_back(data),
+                        false => conn.codec.keep(&mut data),
+                    }
+                    return self.falls_behind(id);
+                }
+                Phase::Open if !conn.paused && !conn.behind => {}
                 Phase::Open | Phase::Moving(_) => {
                     conn.codec.keep(&mut data);
                     return;
@@ -181,17 +241,19 @@ impl<D: Driver> Turn<D> {
                     return;
                 }
             };
+            frames += 1;
             match item {
-                Item::Message(message) => {
-                    self.world.turn_messages += 1;
-                    self.world.metrics.messages_in.add(1);
-                    if self.shard.message(now, id, message, &mut self.world) == Flow::Pause
-                        && let Some(conn) = self.world.conns.get_mut(id)
-                        && conn.is_open()
-                    {
-                        conn.paused = true;
+                Item::Message(message) if message.len() >= LARGE_BYTES => {
+                    if self.world.turn_large < LARGE_MAX {
+                        self.world.turn_large += 1;
+                        self.message(id, message);
+                    } else {
+                        conn.parked = Some(Box::new(message));
+                        self.falls_behind(id);
                     }
                 }
+                Item::Message(message) => self.message(id, message),
+                Item::Part => {}
                 Item::Text => self.shard.handle(now, Event::Text { conn: id }, &mut self.world),
                 Item::Ping(payload) => {
                     self.world.pong(id, &payload);

@@ -166,6 +166,11 @@ impl<D: Driver> Turn<D> {
 
     fn turn(&mut self) {
         self.read_letters();
+        // Before those who have something new.
+        self.world.turn_large = 0;
+        for id in mem::take(&mut self.unread) {
+            self.go_on(id);
+        }
         while let Some(ready) = self.world.driver.next() {
             match ready {
                 Ready::Accept => self.acceptable = true,
@@ -182,9 +187,6 @@ impl<D: Driver> Turn<D> {
         }
         if self.acceptable && self.world.now.mono_ms >= self.accept_from_ms {
             self.accept();
-        }
-        for id in mem::take(&mut self.unread) {
-            self.read(id);
         }
         self.deadlines();
         self.settle();
@@ -433,6 +435,8 @@ impl<D: Driver> Turn<D> {
             blocked: false,
             dirty: false,
             paused,
+            behind: false,
+            parked: None,
             watched: false,
             known: false,
             hoard_bytes: 0,

@@ -73,6 +73,7 @@ fn ours(pieces: &[Vec<u8>]) -> Seen {
         let mut data = BytesMut::from(&piece[..]);
         loop {
             match codec.next(&mut data) {
+                Ok(Some(Item::Part)) => {}
                 Ok(Some(item)) => {
                     items.push(item);
                     if matches!(items.last(), Some(Item::Close(_))) {

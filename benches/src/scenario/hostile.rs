@@ -1,0 +1,226 @@
+//! A well-behaved client beside hostile ones: the p99 of its SENDs in multiples of what it is without them, and the CPU
+//! time the attack costs the relay.
+//!
+//! The client sends [`RATE`] envelopes a second on one connection, and a latency counts from the moment its SEND was due.
+//! Attackers run on a thread of the lowest priority: on a real network they bring their own cores, and here they must not
+//! take the relay's. The relay has its default limits, except for the client's own budgets.
+//!
+//! | Module | Story |
+//! | --- | --- |
+//! | [`attack`] | what each attack does |
+//! | [`crowd`] | its sockets |
+
+pub(crate) mod attack;
+mod crowd;
+
+use super::{Bench, row};
+use crate::args::BenchArgs;
+use crate::error::{Doing, Error};
+use crate::inflight::{Latencies, latencies, record};
+use crate::lane::Lane;
+use crate::link::Target;
+use crate::measure::{Row, Run, Window};
+use crate::peer::Peer;
+use attack::{Attack, Scene};
+use crowd::Crowd;
+use drover_wire::frame::Frame;
+use drover_wire::id::GroupId;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// SENDs of the well-behaved client, per second.
+const RATE: f64 = 200.0;
+/// Ciphertext of one, bytes.
+const SIZE_BYTES: usize = 256;
+/// The attack goes on for so long before it is measured, so that its sockets are there.
+const RAMP: Duration = Duration::from_millis(700);
+/// What the relay is given to close the sockets of an attack that has ended.
+const CALM: Duration = Duration::from_millis(500);
+/// Envelopes in the log that subscribers and reconciliations meet.
+const LOG: usize = 20_000;
+
+/// Measures the attacks named, or all.
+pub(super) fn run(args: &BenchArgs) -> Result<Vec<Row>, Error> {
+    if !args.is_spawned() {
+        return Err(Error::Usage(
+            "hostile attacks a relay of its own only: --spawn is needed".into(),
+        ));
+    }
+    let mut args = args.clone();
+    args.env.insert(0, "WEALD_RELAY_MAX_CONNECTIONS=256".into());
+    let all = match args.attacks.is_empty() {
+        true => Attack::ALL.to_vec(),
+        false => args.attacks.clone(),
+    };
+    all.into_iter().map(|attack| measure(&args, attack)).collect()
+}
+
+fn measure(args: &BenchArgs, attack: Attack) -> Result<Row, Error> {
+    let bench = Bench::enter(args, 2, false)?;
+    let group = bench.workspace.groups(1)[0];
+    let mut client = Client::new(
+        bench.workspace.connect(&bench.target, 0, group)?,
+        group,
+        SIZE_BYTES,
+    );
+    if attack.needs_log() {
+        client.fill(LOG)?;
+    }
+    let scene = Scene::new(&bench, group, attack)?;
+    let length = Duration::from_secs_f64(args.seconds);
+    let mut runs = Vec::new();
+    client.work(RAMP, &mut latencies())?;
+    for _ in 0..args.runs.max(1) {
+        let (idle, _) = window(&bench, &mut client, length)?;
+        let assault = Assault::begin(scene.clone(), bench.target.clone());
+        client.work(RAMP, &mut latencies())?;
+        let (bytes, opened) = assault.counts();
+        let (mut run, attacked) = window(&bench, &mut client, length)?;
+        let (bytes, opened) = {
+            let (after, opened_after) = assault.counts();
+            (after - bytes, opened_after - opened)
+        };
+        assault.end()?;
+        thread::sleep(CALM);
+        let seconds = attacked.as_secs_f64();
+        let cores = |run: &Run| {
+            run.server
+                .map_or(0.0, |time| time.ran_ns as f64 / run.elapsed_ns as f64)
+        };
+        let (p99, idle_p99) = (run.latency_ms(0.99), idle.latency_ms(0.99));
+        let times = p99.zip(idle_p99).map_or(f64::NAN, |(p99, idle)| p99 / idle);
+        run.extra = vec![
+            ("idle_p99_ms", idle_p99.unwrap_or(f64::NAN)),
+            ("times_idle", times),
+            ("attack_cores", cores(&run) - cores(&idle)),
+            ("attack_mb_per_s", bytes as f64 / 1e6 / seconds),
+            ("attack_opens_per_s", opened as f64 / seconds),
+        ];
+        runs.push(run);
+    }
+    Ok(row(attack.row(), attack.what(), runs))
+}
+
+/// The client works for this long, and the relay's CPU time is charged.
+fn window(bench: &Bench, client: &mut Client, length: Duration) -> Result<(Run, Duration), Error> {
+    let mut latencies = latencies();
+    let window = Window::open(bench.server.as_ref())?;
+    let sent = client.work(length, &mut latencies)?;
+    let elapsed = window.elapsed();
+    Ok((window.close(sent, latencies)?, elapsed))
+}
+
+/// The well-behaved one.
+struct Client {
+    peer: Peer,
+    lane: Lane,
+}
+
+impl Client {
+    fn new(peer: Peer, group: GroupId, size_bytes: usize) -> Self {
+        Self {
+            peer,
+            lane: Lane::new(group, size_bytes),
+        }
+    }
+
+    /// Sends one and waits for its acknowledgement.
+    fn send(&mut self, out: &mut Vec<u8>) -> Result<(), Error> {
+        out.clear();
+        self.lane.put_next(out);
+        self.peer.send_framed(out)?;
+        self.acknowledged()
+    }
+
+    fn acknowledged(&mut self) -> Result<(), Error> {
+        let hash = self.peer.answer(|frame| match frame {
+            Frame::SendAck { hash, .. } => Some(hash),
+            _ => None,
+        })?;
+        match self.lane.acknowledged(&hash.0) {
+            true => Ok(()),
+            false => Err(Error::Unexpected("a SEND_ACK out of order".into())),
+        }
+    }
+
+    /// Stores so many.
+    fn fill(&mut self, count: usize) -> Result<(), Error> {
+        const TOGETHER: usize = 200;
+        let mut out = Vec::new();
+        for _ in 0..count / TOGETHER {
+            out.clear();
+            (0..TOGETHER).for_each(|_| self.lane.put_next(&mut out));
+            self.peer.send_framed(&out)?;
+            (0..TOGETHER).try_for_each(|_| self.acknowledged())?;
+        }
+        Ok(())
+    }
+
+    /// An open loop: who is late sends at once, and its latency counts from when it was due.
+    fn work(&mut self, length: Duration, latencies: &mut Latencies) -> Result<u64, Error> {
+        let (started, pace) = (Instant::now(), Duration::from_secs_f64(1.0 / RATE));
+        let (mut sent, mut out) = (0, Vec::new());
+        self.lane.prepare((length.as_secs_f64() * RATE) as usize + 1);
+        loop {
+            let due = started + pace * sent as u32;
+            if due >= started + length {
+                return Ok(sent);
+            }
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+            self.send(&mut out)?;
+            record(latencies, due.elapsed().as_nanos() as u64, 1);
+            sent += 1;
+        }
+    }
+}
+
+/// The attackers' thread.
+struct Assault {
+    over: Arc<AtomicBool>,
+    bytes: Arc<AtomicU64>,
+    opened: Arc<AtomicU64>,
+    thread: thread::JoinHandle<Result<(), Error>>,
+}
+
+impl Assault {
+    fn begin(scene: Scene, target: Target) -> Self {
+        let (over, bytes, opened) = <(Arc<AtomicBool>, Arc<AtomicU64>, Arc<AtomicU64>)>::default();
+        let (until, written, connected) = (over.clone(), bytes.clone(), opened.clone());
+        let thread = thread::spawn(move || {
+            // Of this thread alone, on Linux.
+            rustix::process::nice(19)
+                .map_err(std::io::Error::from)
+                .doing("give way to the relay")?;
+            let mut crowd = Crowd::new(scene, target);
+            while !until.load(Ordering::Relaxed) {
+                crowd.pass(&until);
+                written.store(crowd.bytes, Ordering::Relaxed);
+                connected.store(crowd.opened, Ordering::Relaxed);
+            }
+            Ok(())
+        });
+        Self {
+            over,
+            bytes,
+            opened,
+            thread,
+        }
+    }
+
+    /// Bytes the relay's sockets took, and connections opened.
+    fn counts(&self) -> (u64, u64) {
+        (
+            self.bytes.load(Ordering::Relaxed),
+            self.opened.load(Ordering::Relaxed),
+        )
+    }
+
+    fn end(self) -> Result<(), Error> {
+        self.over.store(true, Ordering::Relaxed);
+        self.thread
+            .join()
+            .unwrap_or_else(|_| Err(Error::Unexpected("the attackers' thread panicked".into())))
+    }
+}
