@@ -63,12 +63,7 @@ impl Peer {
     pub(crate) fn send(&mut self, frame: &[u8]) -> Result<(), Error> {
         let mut out = Vec::new();
         wsframe::put_message(frame, &mut out);
-        self.send_framed(&out)
-    }
-
-    /// Sends whole masked messages.
-    pub(crate) fn send_framed(&mut self, messages: &[u8]) -> Result<(), Error> {
-        self.link.write_all(messages).doing("send")?;
+        self.link.write_all(&out).doing("send")?;
         self.link.flush().doing("send")
     }
 

@@ -153,7 +153,9 @@ impl Workspace {
     /// When it was not founded here.
     pub(crate) fn authority(&mut self) -> Result<&mut Authority, Error> {
         self.authority.as_mut().ok_or_else(|| {
-            Error::Usage("this scenario founds its workspace: --spawn, or --invite with a bootstrap invite".into())
+            Error::Usage(
+                "this scenario founds its workspace: --spawn, or --invite with a bootstrap invite".into(),
+            )
         })
     }
 

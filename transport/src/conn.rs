@@ -57,11 +57,15 @@ pub(crate) struct Conn<S> {
     pub(crate) dirty: bool,
     /// The engine wants no further message for now.
     pub(crate) paused: bool,
-    /// What it has sent already goes beyond its share of the turn: the rest is handled in the next one, and nothing more
+    /// What it has sent already goes beyond its share of the turn: the rest is handled in a later one, and nothing more
     /// is read until then.
     pub(crate) behind: bool,
-    /// A large message that waits for a turn with room for it; only while [`Conn::behind`].
-    pub(crate) parked: Option<Box<Bytes>>,
+    /// Its last share took long, so that it waits in line with others like it.
+    pub(crate) slow: bool,
+    /// It stands in that line.
+    pub(crate) queued: bool,
+    /// Bytes read and dropped since its end began.
+    pub(crate) dropped_bytes: usize,
     /// The engine waits for room.
     pub(crate) watched: bool,
     /// The engine has authenticated it.
@@ -88,7 +92,9 @@ impl<S> Conn<S> {
             dirty: false,
             paused: false,
             behind: false,
-            parked: None,
+            slow: false,
+            queued: false,
+            dropped_bytes: 0,
             watched: false,
             known: false,
             hoard_bytes: 0,

@@ -9,16 +9,26 @@ use crate::ws::{Failure, Item};
 use bytes::{Bytes, BytesMut};
 use drover_engine::{ConnId, Event, Flow, Peer};
 use std::io;
+use std::time::{Duration, Instant};
 
 /// Reads from one connection in one turn; what is left then waits for the next, so that nobody starves.
 const READS_MAX: usize = 4;
-/// Frames of one connection in one turn. Small ones cost some hundred nanoseconds, and a read brings ten thousand of them:
-/// everybody else would wait for all of those.
+/// Bytes of one such read before the connection has authenticated: as much may have to be kept until its next share.
+const UNKNOWN_READ_BYTES: usize = 16 << 10;
+/// Frames of one connection in its share of a turn. Small ones cost some hundred nanoseconds, and a read brings ten
+/// thousand of them: everybody else would wait for all of those.
 const FRAMES_MAX: usize = 64;
-/// From here on a message is large: it may cost milliseconds (a RECON of 1 MiB, an envelope to be hashed).
-const LARGE_BYTES: usize = 64 << 10;
-/// Large messages of all connections in one turn.
-const LARGE_MAX: usize = 2;
+/// Bytes of messages in such a share: it ends with the one that goes beyond. A RECON of 1 MiB costs milliseconds.
+const BYTES_MAX: usize = 64 << 10;
+/// A share that takes longer is slow: until one is not, the connection waits in line with others like it.
+const SLOW: Duration = Duration::from_micros(100);
+/// The time of a turn that those in line get together, and at least one of them gets its share. So others wait for one
+/// expensive message, not for one of each of its kind. As long as they had, they wait afterwards: half of the shard is
+/// left to those who are quick.
+const SLOW_TURN: Duration = Duration::from_millis(1);
+/// What is read and dropped of a connection that is being ended, so that its peer reads why: before the upgrade, and
+/// after. Who sends more isn't reading.
+const DROPPED_BYTES_MAX: (usize, usize) = (64 << 10, 2 << 20);
 
 impl<D: Driver> Turn<D> {
     /// Reads one connection's share of this turn.
@@ -31,7 +41,10 @@ impl<D: Driver> Turn<D> {
             if !conn.readable || conn.behind || !(deaf || conn.is_listening()) {
                 return;
             }
-            let space = self.chunk.space();
+            let mut space = self.chunk.space();
+            if !conn.known {
+                space = &mut space[..UNKNOWN_READ_BYTES];
+            }
             let room = space.len();
             match self.world.driver.read(&mut conn.socket, space) {
                 Ok(0) => {
@@ -43,7 +56,17 @@ impl<D: Driver> Turn<D> {
                         conn.readable = false;
                     }
                     self.world.metrics.bytes_in.add(bytes as u64);
-                    if !deaf {
+                    if deaf {
+                        conn.dropped_bytes += bytes;
+                        let most = match conn.seat.is_some() {
+                            true => DROPPED_BYTES_MAX.1,
+                            false => DROPPED_BYTES_MAX.0,
+                        };
+                        if conn.dropped_bytes > most {
+                            self.world.end(id);
+                            return;
+                        }
+                    } else {
                         let data = self.chunk.take(bytes);
                         self.feed(id, data);
                         self.world.weigh(id);
@@ -85,26 +108,55 @@ impl<D: Driver> Turn<D> {
         self.world.end(id);
     }
 
-    /// What the last turn has left of this connection.
-    pub(crate) fn go_on(&mut self, id: ConnId) {
+    /// Gives a connection its share of this turn, or a place in line.
+    pub(crate) fn serve(&mut self, id: ConnId) {
         let Some(conn) = self.world.conns.get_mut(id) else {
             return;
         };
-        if !std::mem::take(&mut conn.behind) {
-            return self.read(id);
+        if !conn.slow {
+            self.share(id);
+        } else if !std::mem::replace(&mut conn.queued, true) {
+            self.slow.push_back(id);
         }
-        if let Some(message) = conn.parked.take().filter(|_| conn.is_open()) {
-            if self.world.turn_large >= LARGE_MAX {
-                conn.parked = Some(message);
-                conn.behind = true;
-                self.unread.push(id);
-                return;
+    }
+
+    /// Serves those in line, for a while.
+    pub(crate) fn serve_slow(&mut self) {
+        if self.slow.is_empty() {
+            return;
+        }
+        let began = Instant::now();
+        if began < self.slow_from {
+            return;
+        }
+        // Whoever is put in line meanwhile waits for the next turn.
+        for _ in 0..self.slow.len() {
+            let Some(id) = self.slow.pop_front() else { break };
+            if let Some(conn) = self.world.conns.get_mut(id) {
+                conn.queued = false;
+                self.share(id);
+                self.settle();
             }
-            self.world.turn_large += 1;
-            self.message(id, *message);
+            if began.elapsed() >= SLOW_TURN {
+                break;
+            }
         }
-        self.resume(id);
-        self.settle();
+        let ended = Instant::now();
+        self.slow_from = ended + (ended - began);
+    }
+
+    fn share(&mut self, id: ConnId) {
+        let Some(conn) = self.world.conns.get_mut(id) else {
+            return;
+        };
+        let began = Instant::now();
+        match std::mem::take(&mut conn.behind) {
+            true => self.resume(id),
+            false => self.read(id),
+        }
+        if let Some(conn) = self.world.conns.get_mut(id) {
+            conn.slow = began.elapsed() > SLOW;
+        }
     }
 
     /// Hands one message to the engine.
@@ -201,20 +253,22 @@ impl<D: Driver> Turn<D> {
     /// Plaintext: the request first, then message by message. `own`: the buffer is the connection's.
     fn messages(&mut self, id: ConnId, mut data: BytesMut, own: bool) {
         let now = self.world.now;
-        let mut frames = 0;
+        let (mut frames, mut bytes) = (0, 0);
         loop {
             let Some(conn) = self.world.conns.get_mut(id) else {
                 return;
             };
             match conn.phase {
-                Phase::Open if !conn.paused && !conn.behind && frames == FRAMES_MAX && !data.is_empty() => {
+                Phase::Open
+                    if !conn.paused && (frames >= FRAMES_MAX || bytes >= BYTES_MAX) && !data.is_empty() =>
+                {
                     match own {
                         true => conn.codec.put_back(data),
                         false => conn.codec.keep(&mut data),
                     }
                     return self.falls_behind(id);
                 }
-                Phase::Open if !conn.paused && !conn.behind => {}
+                Phase::Open if !conn.paused => {}
                 Phase::Open | Phase::Moving(_) => {
                     conn.codec.keep(&mut data);
                     return;
@@ -243,16 +297,10 @@ impl<D: Driver> Turn<D> {
             };
             frames += 1;
             match item {
-                Item::Message(message) if message.len() >= LARGE_BYTES => {
-                    if self.world.turn_large < LARGE_MAX {
-                        self.world.turn_large += 1;
-                        self.message(id, message);
-                    } else {
-                        conn.parked = Some(Box::new(message));
-                        self.falls_behind(id);
-                    }
+                Item::Message(message) => {
+                    bytes += message.len();
+                    self.message(id, message);
                 }
-                Item::Message(message) => self.message(id, message),
                 Item::Part => {}
                 Item::Text => self.shard.handle(now, Event::Text { conn: id }, &mut self.world),
                 Item::Ping(payload) => {

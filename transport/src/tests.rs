@@ -261,7 +261,8 @@ fn a_flood_is_handled_a_share_a_turn() {
     for client in &mut clients {
         assert_eq!(heard(client), b"the end"[..]);
     }
-    assert!(served.relay().metrics().turns - turns >= 8 * 4 / 2);
+    // One of each connection and turn, since each is more than a share.
+    assert!(served.relay().metrics().turns - turns >= 4);
 }
 
 /// W02.5, the transport's part: a full queue does not keep an evicted connection open.

@@ -61,8 +61,6 @@ pub(crate) struct World<D: Driver> {
     /// Messages that came in since the turn began. What goes out is batched already: a replay to one reader must not be
     /// slowed down for the number of its messages.
     pub(crate) turn_messages: u64,
-    /// Large messages handled in this turn.
-    pub(crate) turn_large: usize,
     /// To be written at the end of the turn.
     pub(crate) dirty: Vec<ConnId>,
     /// The engine is to be told that they are closed.
@@ -96,7 +94,6 @@ impl<D: Driver> World<D> {
             shared,
             me,
             turn_messages: 0,
-            turn_large: 0,
             dirty: Vec::new(),
             closed: Vec::new(),
             roomy: Vec::new(),

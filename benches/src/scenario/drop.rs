@@ -163,7 +163,9 @@ impl Log {
         net.nudge(dropper, &mut load)?;
         while load.deleted.is_none() {
             if window.elapsed() > DROP_TIMEOUT {
-                return Err(Error::Unexpected(format!("no end of a DROP within {DROP_TIMEOUT:?}")));
+                return Err(Error::Unexpected(format!(
+                    "no end of a DROP within {DROP_TIMEOUT:?}"
+                )));
             }
             steady::turn(&mut net, &mut load)?;
         }
@@ -204,7 +206,9 @@ fn settle(peer: &mut Peer, request: blob::Request<'_>) -> Result<(), Error> {
     let payload = request.encode();
     peer.send(&encoded(&Frame::Blob { payload: &payload }))?;
     peer.answer(|frame| match frame {
-        Frame::Blob { payload } => matches!(blob::Response::decode(payload), Ok(blob::Response::Ack(_))).then_some(()),
+        Frame::Blob { payload } => {
+            matches!(blob::Response::decode(payload), Ok(blob::Response::Ack(_))).then_some(())
+        }
         _ => None,
     })
 }

@@ -13,17 +13,18 @@
 pub(crate) mod attack;
 mod crowd;
 
-use super::{Bench, row};
+use super::ingest::send_ack;
+use super::{Bench, DRAIN_TIMEOUT, row, turn_until};
 use crate::args::BenchArgs;
 use crate::error::{Doing, Error};
-use crate::inflight::{Latencies, latencies, record};
+use crate::inflight::{InFlight, Latencies, latencies};
 use crate::lane::Lane;
 use crate::link::Target;
 use crate::measure::{Row, Run, Window};
+use crate::net::{Load, Net};
 use crate::peer::Peer;
 use attack::{Attack, Scene};
 use crowd::Crowd;
-use drover_wire::frame::Frame;
 use drover_wire::id::GroupId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -64,18 +65,18 @@ fn measure(args: &BenchArgs, attack: Attack) -> Result<Row, Error> {
         bench.workspace.connect(&bench.target, 0, group)?,
         group,
         SIZE_BYTES,
-    );
+    )?;
     if attack.needs_log() {
         client.fill(LOG)?;
     }
     let scene = Scene::new(&bench, group, attack)?;
     let length = Duration::from_secs_f64(args.seconds);
     let mut runs = Vec::new();
-    client.work(RAMP, &mut latencies())?;
+    client.work(RAMP)?;
     for _ in 0..args.runs.max(1) {
         let (idle, _) = window(&bench, &mut client, length)?;
         let assault = Assault::begin(scene.clone(), bench.target.clone());
-        client.work(RAMP, &mut latencies())?;
+        client.work(RAMP)?;
         let (bytes, opened) = assault.counts();
         let (mut run, attacked) = window(&bench, &mut client, length)?;
         let (bytes, opened) = {
@@ -105,74 +106,112 @@ fn measure(args: &BenchArgs, attack: Attack) -> Result<Row, Error> {
 
 /// The client works for this long, and the relay's CPU time is charged.
 fn window(bench: &Bench, client: &mut Client, length: Duration) -> Result<(Run, Duration), Error> {
-    let mut latencies = latencies();
     let window = Window::open(bench.server.as_ref())?;
-    let sent = client.work(length, &mut latencies)?;
+    let (sent, latencies) = client.work(length)?;
     let elapsed = window.elapsed();
     Ok((window.close(sent, latencies)?, elapsed))
 }
 
-/// The well-behaved one.
+/// The well-behaved one: one connection.
 struct Client {
-    peer: Peer,
-    lane: Lane,
+    net: Net,
+    load: Sends,
 }
 
 impl Client {
-    fn new(peer: Peer, group: GroupId, size_bytes: usize) -> Self {
-        Self {
-            peer,
-            lane: Lane::new(group, size_bytes),
-        }
-    }
-
-    /// Sends one and waits for its acknowledgement.
-    fn send(&mut self, out: &mut Vec<u8>) -> Result<(), Error> {
-        out.clear();
-        self.lane.put_next(out);
-        self.peer.send_framed(out)?;
-        self.acknowledged()
-    }
-
-    fn acknowledged(&mut self) -> Result<(), Error> {
-        let hash = self.peer.answer(|frame| match frame {
-            Frame::SendAck { hash, .. } => Some(hash),
-            _ => None,
-        })?;
-        match self.lane.acknowledged(&hash.0) {
-            true => Ok(()),
-            false => Err(Error::Unexpected("a SEND_ACK out of order".into())),
-        }
+    fn new(peer: Peer, group: GroupId, size_bytes: usize) -> Result<Self, Error> {
+        let mut net = Net::new()?;
+        net.add(peer)?;
+        Ok(Self {
+            net,
+            load: Sends {
+                lane: Lane::new(group, size_bytes),
+                in_flight: InFlight::default(),
+                due: 0,
+                due_ns: 0,
+                arrived: 0,
+                acknowledged: 0,
+                latencies: latencies(),
+            },
+        })
     }
 
     /// Stores so many.
     fn fill(&mut self, count: usize) -> Result<(), Error> {
         const TOGETHER: usize = 200;
-        let mut out = Vec::new();
         for _ in 0..count / TOGETHER {
-            out.clear();
-            (0..TOGETHER).for_each(|_| self.lane.put_next(&mut out));
-            self.peer.send_framed(&out)?;
-            (0..TOGETHER).try_for_each(|_| self.acknowledged())?;
+            self.load.due = TOGETHER;
+            self.load.due_ns = self.net.now_ns();
+            self.net.nudge(0, &mut self.load)?;
+            self.drain()?;
         }
         Ok(())
     }
 
-    /// An open loop: who is late sends at once, and its latency counts from when it was due.
-    fn work(&mut self, length: Duration, latencies: &mut Latencies) -> Result<u64, Error> {
+    fn drain(&mut self) -> Result<(), Error> {
+        turn_until(&mut self.net, &mut self.load, DRAIN_TIMEOUT, "SEND_ACK", |load| {
+            load.in_flight.count() == 0
+        })
+    }
+
+    /// An open loop: a SEND leaves when it is due, whatever is under way, and its latency counts from then. Answers
+    /// that are late are waited for.
+    fn work(&mut self, length: Duration) -> Result<(u64, Latencies), Error> {
         let (started, pace) = (Instant::now(), Duration::from_secs_f64(1.0 / RATE));
-        let (mut sent, mut out) = (0, Vec::new());
-        self.lane.prepare((length.as_secs_f64() * RATE) as usize + 1);
-        loop {
-            let due = started + pace * sent as u32;
-            if due >= started + length {
-                return Ok(sent);
+        let started_ns = self.net.now_ns();
+        self.load.lane.prepare((length.as_secs_f64() * RATE) as usize + 1);
+        self.load.latencies.reset();
+        self.load.acknowledged = 0;
+        let mut sent = 0u32;
+        while pace * sent < length {
+            let wait = (started + pace * sent).saturating_duration_since(Instant::now());
+            if wait.is_zero() {
+                self.load.due = 1;
+                self.load.due_ns = started_ns + (pace * sent).as_nanos() as u64;
+                self.net.nudge(0, &mut self.load)?;
+                sent += 1;
+            } else {
+                self.net.turn(Some(wait), &mut self.load)?;
             }
-            thread::sleep(due.saturating_duration_since(Instant::now()));
-            self.send(&mut out)?;
-            record(latencies, due.elapsed().as_nanos() as u64, 1);
-            sent += 1;
         }
+        self.drain()?;
+        let taken = std::mem::replace(&mut self.load.latencies, latencies());
+        Ok((self.load.acknowledged, taken))
+    }
+}
+
+/// What [`Client`] does with its connection.
+struct Sends {
+    lane: Lane,
+    in_flight: InFlight,
+    /// SENDs to leave now, and the moment they were due.
+    due: usize,
+    due_ns: u64,
+    arrived: usize,
+    acknowledged: u64,
+    latencies: Latencies,
+}
+
+impl Load for Sends {
+    fn message(&mut self, _: usize, message: &[u8]) -> Result<(), Error> {
+        let (hash, _) = send_ack(message)?;
+        self.arrived += 1;
+        match self.lane.acknowledged(hash) {
+            true => Ok(()),
+            false => Err(Error::Unexpected("a SEND_ACK out of order".into())),
+        }
+    }
+
+    fn settle(&mut self, _: usize, now_ns: u64, out: &mut Vec<u8>) -> Result<(), Error> {
+        let arrived = std::mem::take(&mut self.arrived);
+        self.acknowledged += arrived as u64;
+        if !self.in_flight.finished(arrived, now_ns, &mut self.latencies) {
+            return Err(Error::Unexpected("more SEND_ACKs than SENDs".into()));
+        }
+        let due = std::mem::take(&mut self.due);
+        (0..due).for_each(|_| self.lane.put_next(out));
+        self.in_flight.sent(due, self.due_ns);
+        Ok(())
     }
 }
 

@@ -57,7 +57,10 @@ pub(super) fn run(args: &BenchArgs) -> Result<Vec<Row>, Error> {
         row("join-race", format!("{racers} JOINs racing for one seat"), races),
         row(
             "join-send",
-            format!("SEND, {} per s, while {JOINERS} one-time codes are hashed", steady::RATE),
+            format!(
+                "SEND, {} per s, while {JOINERS} one-time codes are hashed",
+                steady::RATE
+            ),
             hashing,
         ),
     ])
@@ -91,7 +94,10 @@ fn outcome(message: &[u8]) -> Result<Outcome, Error> {
 
 /// A reservation by a device and under a nonce that nobody else has.
 fn reservation(invite: &Invite) -> Vec<u8> {
-    let Invite { token: Token(token), code } = invite;
+    let Invite {
+        token: Token(token),
+        code,
+    } = invite;
     let (nonce, device): ([u8; 16], [u8; 32]) = (random(), random());
     let body = Request::Reserve {
         token,
@@ -114,7 +120,11 @@ fn race(args: &BenchArgs, bench: &mut Bench, racers: usize) -> Result<Run, Error
     let mut net = Net::new()?;
     for number in 0..racers {
         let target = source(bench, number);
-        net.add(Peer::authenticated(&target, bench.workspace.device(number), &[root])?)?;
+        net.add(Peer::authenticated(
+            &target,
+            bench.workspace.device(number),
+            &[root],
+        )?)?;
     }
     let (mut windows, mut again) = (Vec::new(), 0);
     let (mut winners_min, mut winners_max) = (usize::MAX, 0);
@@ -178,7 +188,10 @@ impl Load for Race {
 fn beside_hashes(args: &BenchArgs, bench: &mut Bench) -> Result<Run, Error> {
     let root = bench.workspace.root();
     let mut founder = bench.workspace.connect_founder(&bench.target, &[])?;
-    let invite = bench.workspace.authority()?.invite(&mut founder, root, JOINERS as u8)?;
+    let invite = bench
+        .workspace
+        .authority()?
+        .invite(&mut founder, root, JOINERS as u8)?;
     let groups = bench.workspace.groups(steady::WRITERS);
     let mut net = Net::new()?;
     for (number, &group) in groups.iter().enumerate() {
@@ -193,7 +206,11 @@ fn beside_hashes(args: &BenchArgs, bench: &mut Bench) -> Result<Run, Error> {
     for joiner in 0..JOINERS {
         let target = source(bench, RACERS + joiner);
         for _ in 0..SPARES {
-            net.add(Peer::authenticated(&target, bench.workspace.device(joiner), &[root])?)?;
+            net.add(Peer::authenticated(
+                &target,
+                bench.workspace.device(joiner),
+                &[root],
+            )?)?;
         }
         load.joiners.push(Joiner {
             request: reservation(&invite),
@@ -226,7 +243,11 @@ fn beside_hashes(args: &BenchArgs, bench: &mut Bench) -> Result<Run, Error> {
         ("told_to_come_again", again as f64),
     ];
     turn_until(&mut net, &mut load, RACE_TIMEOUT, "answer to a JOIN", |load| {
-        load.steady.is_quiet() && load.joiners.iter().all(|joiner| !matches!(joiner.state, State::Asked))
+        load.steady.is_quiet()
+            && load
+                .joiners
+                .iter()
+                .all(|joiner| !matches!(joiner.state, State::Asked))
     })?;
     Ok(run)
 }
@@ -291,7 +312,11 @@ impl Load for Beside {
             Outcome::Refused => return Err(Error::Unexpected("a joiner with a seat was refused".into())),
         }
         // Settled right after, with the clock read.
-        self.joiners[number].state = State::Idle(if outcome == Outcome::ComeAgain { u64::MAX } else { 0 });
+        self.joiners[number].state = State::Idle(if outcome == Outcome::ComeAgain {
+            u64::MAX
+        } else {
+            0
+        });
         Ok(())
     }
 

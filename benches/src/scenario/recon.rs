@@ -61,7 +61,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<Row, Error> {
     }
     let what = format!(
         "RECON of {} envelopes of which the client lacks {}",
-        args.stored(), client.missing
+        args.stored(),
+        client.missing
     );
     Ok(row("recon", what, runs))
 }

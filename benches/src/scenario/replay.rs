@@ -114,7 +114,8 @@ fn pass(args: &BenchArgs, bench: &Bench, group: GroupId, batch_max: usize) -> Re
     if load.received < args.stored() as u64 {
         return Err(Error::Unexpected(format!(
             "{} of {} envelopes were replayed",
-            load.received, args.stored()
+            load.received,
+            args.stored()
         )));
     }
     Ok(Pass {
