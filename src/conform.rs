@@ -27,6 +27,9 @@ pub(crate) struct ConformArgs {
     /// Only rules whose name begins so, or that prove this case (W02.13)
     #[arg(long, value_name = "RULE")]
     only: Vec<String>,
+    /// Run the scripts of this folder instead of those built in
+    #[arg(long, value_name = "DIR")]
+    scripts: Option<PathBuf>,
     /// Only this form; both otherwise
     #[arg(long, value_enum)]
     form: Vec<FormArg>,
@@ -125,6 +128,7 @@ fn options(args: &ConformArgs) -> Result<Options, Failure> {
         },
         invites,
         only: args.only.clone(),
+        scripts: args.scripts.clone(),
         forms,
         slow: args.slow,
     })

@@ -48,12 +48,17 @@ impl Relay {
     }
 
     pub(crate) fn url(&self) -> RelayUrl {
+        self.address().parse().unwrap()
+    }
+
+    /// Its URL in words.
+    pub(crate) fn address(&self) -> String {
         let scheme = if self.env.iter().any(|(k, v)| k == "WEALD_RELAY_TLS" && v == "dev") {
             "wss"
         } else {
             "ws"
         };
-        format!("{scheme}://{}", self.listen).parse().unwrap()
+        format!("{scheme}://{}", self.listen)
     }
 
     /// SIGKILL, then a new process on the same folder and ports.

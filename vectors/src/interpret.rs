@@ -499,6 +499,10 @@ impl<'r> Interpreter<'r> {
         set.insert("prev_hash".into(), Item::Bytes(head.digest.clone()));
         set.insert("issued_at".into(), Item::Uint(self.scope.run.now_ms()));
         set.insert("pending".into(), Item::Array(Vec::new()));
+        if let Some(Item::Array(parts)) = set.get_mut("quorum") {
+            parts.truncate(2);
+            parts.push(Item::Array(Vec::new()));
+        }
         let signer = match change.get("signed_by") {
             Some(json) => self.scope.item(json)?,
             None => Item::Bytes(self.scope.key(actor).to_vec()),

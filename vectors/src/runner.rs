@@ -9,7 +9,8 @@ use crate::report::{Line, Report, Verdict};
 use crate::run::Run;
 use crate::script::{self, Script};
 use crate::values::Bad;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
@@ -27,6 +28,8 @@ pub struct Options {
     pub invites: Vec<Invite>,
     /// Rules, or the beginnings of their names, or numbers of cases such as `W02.13`; none means all.
     pub only: Vec<String>,
+    /// A folder of scripts to run instead of those built in.
+    pub scripts: Option<PathBuf>,
     /// Forms to run in.
     pub forms: Vec<Form>,
     /// Whether rules that wait out real time are run.
@@ -52,7 +55,7 @@ pub enum Error {
 /// # Errors
 /// When nothing could be run; a rule that is not kept is in the report.
 pub async fn conform(options: &Options) -> Result<Report, Error> {
-    let scripts = script::all()?;
+    let scripts = script::all(options.scripts.as_deref())?;
     if let Some(word) = options
         .only
         .iter()
@@ -127,15 +130,6 @@ pub async fn conform(options: &Options) -> Result<Report, Error> {
         missing,
         took: begun.elapsed(),
     })
-}
-
-/// Names of all rules, for whoever asks which there are.
-pub fn rules() -> Result<BTreeSet<String>, Bad> {
-    Ok(script::all()?
-        .into_iter()
-        .filter(|script| !script.probe)
-        .map(|script| script.rule)
-        .collect())
 }
 
 fn is_meant(script: &Script, word: &str) -> bool {

@@ -5,6 +5,7 @@ use crate::frames::Form;
 use crate::values::{Bad, bad};
 use serde_json::{Map, Value as Json, json};
 use std::collections::BTreeSet;
+use std::path::Path;
 
 /// The files of scripts, in the order they are run and printed.
 const FILES: &[(&str, &str)] = &[
@@ -169,13 +170,20 @@ pub enum Message {
     Ping,
 }
 
-/// All scripts.
+/// All scripts: those built in, or instead those of the `.json` files of a folder.
 ///
 /// # Errors
 /// [`Bad`] names the file and the rule that can't be meant.
-pub fn all() -> Result<Vec<Script>, Bad> {
+pub fn all(folder: Option<&Path>) -> Result<Vec<Script>, Bad> {
+    let files = match folder {
+        None => FILES
+            .iter()
+            .map(|(file, text)| ((*file).to_owned(), (*text).to_owned()))
+            .collect(),
+        Some(folder) => read(folder).map_err(|error| Bad(format!("{}: {error}", folder.display())))?,
+    };
     let mut scripts = Vec::new();
-    for (file, text) in FILES {
+    for (file, text) in &files {
         let within = |Bad(what): Bad| Bad(format!("{file}.json: {what}"));
         let json: Json = serde_json::from_str(text).map_err(|error| within(Bad(error.to_string())))?;
         scripts.extend(parse(&json).map_err(within)?);
@@ -185,6 +193,30 @@ pub fn all() -> Result<Vec<Script>, Bad> {
         Some(twice) => bad(format!("{} is there twice", twice.rule)),
         None => Ok(scripts),
     }
+}
+
+/// Name and text of each file, in the order of the built-in ones, others by name behind them.
+fn read(folder: &Path) -> std::io::Result<Vec<(String, String)>> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "json") {
+            let name = path
+                .file_stem()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
+            files.push((name, std::fs::read_to_string(&path)?));
+        }
+    }
+    let place = |name: &str| {
+        FILES
+            .iter()
+            .position(|(file, _)| *file == name)
+            .unwrap_or(FILES.len())
+    };
+    files.sort_by_cached_key(|(name, _)| (place(name), name.clone()));
+    Ok(files)
 }
 
 /// The scripts of one file: those written out, and one for each row of its tables.

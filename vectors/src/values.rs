@@ -20,7 +20,9 @@ pub(crate) fn bad<T>(what: impl Into<String>) -> Result<T, Bad> {
 }
 
 /// Names that mean the same in every script.
-const SHARED: &[&str] = &["founder", "founder2", "recovery", "quorum1", "quorum2", "quorum3", "root", "root2"];
+const SHARED: &[&str] = &[
+    "founder", "founder2", "recovery", "quorum1", "quorum2", "quorum3", "root", "root2",
+];
 
 /// The names of one script: its actors, groups and saved values.
 pub struct Scope<'r> {
