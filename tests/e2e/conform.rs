@@ -23,7 +23,10 @@ fn run(relay: &Relay, arguments: &[&str]) -> Json {
         folder.path().join("conform.xml"),
     );
     let second = relay.command(&["workspace", "new", "second.example"]);
-    let first = format!("weald:   invite link  {}\nweald:   invite code  {}\n", relay.link, relay.code);
+    let first = format!(
+        "weald:   invite link  {}\nweald:   invite code  {}\n",
+        relay.link, relay.code
+    );
     std::fs::write(&log, first + &second).unwrap();
     let certificate = relay.data.path().join("dev-cert.pem");
     let mut command = Command::new(PROGRAM);
@@ -36,7 +39,11 @@ fn run(relay: &Relay, arguments: &[&str]) -> Json {
     let done = command.output().unwrap();
     let said = String::from_utf8_lossy(&done.stdout);
     println!("{}: {}", relay.address(), said.lines().last().unwrap_or_default());
-    assert!(done.status.success(), "{said}{}", String::from_utf8_lossy(&done.stderr));
+    assert!(
+        done.status.success(),
+        "{said}{}",
+        String::from_utf8_lossy(&done.stderr)
+    );
     let report: Json = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
     assert_suites(&junit, &report);
     report
@@ -68,20 +75,31 @@ fn drover_keeps_every_rule_in_both_forms() {
         ("WEALD_RELAY_PUSH_URL", "http://127.0.0.1:9/v1/wake"),
     ]);
     let report = run(&usual, &[]);
-    assert!(report["seconds"].as_f64().unwrap() < 180.0, "it has to finish in three minutes");
+    assert!(
+        report["seconds"].as_f64().unwrap() < 180.0,
+        "it has to finish in three minutes"
+    );
     let other = Relay::start(&[
         ("WEALD_RELAY_TLS", "dev"),
         ("WEALD_RELAY_MIN_ENC", "mls"),
         ("WEALD_RELAY_LIVE", "off"),
     ]);
     let rest = run(&other, &["--only", "wake", "--only", "send", "--only", "live"]);
-    let kept: BTreeSet<_> = lines(&report, "kept").union(&lines(&rest, "kept")).cloned().collect();
+    let kept: BTreeSet<_> = lines(&report, "kept")
+        .union(&lines(&rest, "kept"))
+        .cloned()
+        .collect();
     let scripts = drover_vectors::script::all(None).unwrap();
     let left: Vec<_> = scripts
         .iter()
         .filter(|script| !script.probe && !script.slow)
         .filter(|script| !script.needs.iter().any(|need| NOT_BUILT.contains(&need.as_str())))
-        .flat_map(|script| script.forms.iter().map(|form| (script.rule.clone(), form.name().to_owned())))
+        .flat_map(|script| {
+            script
+                .forms
+                .iter()
+                .map(|form| (script.rule.clone(), form.name().to_owned()))
+        })
         .filter(|line| !kept.contains(line))
         .collect();
     assert!(left.is_empty(), "checked nowhere: {left:?}");
@@ -138,7 +156,10 @@ async fn a_relay_broken_in_any_of_ten_ways_is_noticed() {
     for (number, (sabotage, rule)) in WAYS.into_iter().enumerate() {
         let report = through(&relay, &format!("w{number}.example"), sabotage, &[rule]).await;
         let line = report.lines.iter().find(|line| line.rule == rule).unwrap();
-        assert!(matches!(line.verdict, Verdict::Failed(_)), "{sabotage:?} was not noticed by {rule}");
+        assert!(
+            matches!(line.verdict, Verdict::Failed(_)),
+            "{sabotage:?} was not noticed by {rule}"
+        );
         assert!(report.failures(false).count() > 0, "{sabotage:?}");
     }
 }

@@ -38,7 +38,9 @@ pub(crate) struct Proxy(RelayUrl);
 impl Proxy {
     pub(crate) async fn start(relay: RelayUrl, sabotage: Sabotage) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("ws://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let url = format!("ws://{}", listener.local_addr().unwrap())
+            .parse()
+            .unwrap();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 tokio::spawn(serve(stream, relay.clone(), sabotage));
@@ -107,7 +109,9 @@ impl Saboteur {
                 Envelope { ct: &ct, ..envelope }.encode(&mut flipped);
                 vec![encoded(&Frame::Push { envelope: &flipped })]
             }
-            (Sabotage::DropsPushes, Frame::Push { .. }) | (Sabotage::DropsAcks, Frame::SendAck { .. }) => vec![],
+            (Sabotage::DropsPushes, Frame::Push { .. }) | (Sabotage::DropsAcks, Frame::SendAck { .. }) => {
+                vec![]
+            }
             (Sabotage::DoublesPushes, Frame::Push { .. }) => vec![bytes.clone(), bytes],
             (Sabotage::SwapsPushes, Frame::Push { .. }) => match self.held.take() {
                 Some(earlier) => vec![bytes, earlier],
@@ -121,15 +125,21 @@ impl Saboteur {
                 vec![]
             }
             (Sabotage::DelaysBeats, _) => [Some(bytes), self.held.take()].into_iter().flatten().collect(),
-            (Sabotage::ChangesCodes, Frame::Error { retry_after_s, detail, .. }) => vec![encoded(&Frame::Error {
+            (
+                Sabotage::ChangesCodes,
+                Frame::Error {
+                    retry_after_s,
+                    detail,
+                    ..
+                },
+            ) => vec![encoded(&Frame::Error {
                 code: Code::EnvelopeTooLarge,
                 retry_after_s,
                 detail,
             })],
-            (Sabotage::ChangesSeqs, Frame::SendAck { hash, seq }) => vec![encoded(&Frame::SendAck {
-                hash,
-                seq: seq + 1,
-            })],
+            (Sabotage::ChangesSeqs, Frame::SendAck { hash, seq }) => {
+                vec![encoded(&Frame::SendAck { hash, seq: seq + 1 })]
+            }
             (Sabotage::ClosesInsteadOfRefusing, Frame::Error { .. }) => return None,
             _ => vec![bytes],
         };

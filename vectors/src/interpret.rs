@@ -210,7 +210,12 @@ impl<'r> Interpreter<'r> {
         if matches!(message, Message::Frame(frame) if frame.name == "CONNECT") && !link.settled {
             link.form = form;
         }
-        link.send(outgoing).await?;
+        match (message, outgoing) {
+            (Message::Frame(frame), Outgoing::Binary(bytes)) if frame.name == "JOIN_RESERVE" => {
+                link.send_again_if_told(bytes).await?;
+            }
+            (_, outgoing) => link.send(outgoing).await?,
+        }
         if matches!(message, Message::Ping) {
             return match link.next("the answer to a ping").await? {
                 Next::Pong => Ok(()),

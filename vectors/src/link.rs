@@ -51,7 +51,13 @@ pub(crate) struct Link {
     /// Whether AUTH succeeded.
     pub(crate) ready: bool,
     pub(crate) closed: bool,
+    /// The JOIN that has no answer yet, and how often it was sent again.
+    reserve: Option<(Bytes, u32)>,
 }
+
+/// Before a JOIN is sent again, growing: relays hash a few codes at once and send the rest away (06 D18).
+const AGAIN_AFTER: Duration = Duration::from_millis(50);
+const AGAIN_MAX: u32 = 40;
 
 impl Link {
     pub(crate) async fn open(target: &Target, form: Form) -> Result<Self, Stop> {
@@ -63,12 +69,24 @@ impl Link {
                 settled: false,
                 ready: false,
                 closed: false,
+                reserve: None,
             }),
             Err(error) => fail(format!("no connection: {error}")),
         }
     }
 
+    /// Sends a JOIN whose answer may be to come again, which whoever waits for it then does, as any client would.
+    pub(crate) async fn send_again_if_told(&mut self, bytes: Bytes) -> Result<(), Stop> {
+        self.reserve = Some((bytes.clone(), 0));
+        self.write(Outgoing::Binary(bytes)).await
+    }
+
     pub(crate) async fn send(&mut self, message: Outgoing) -> Result<(), Stop> {
+        self.reserve = None;
+        self.write(message).await
+    }
+
+    async fn write(&mut self, message: Outgoing) -> Result<(), Stop> {
         match tokio::time::timeout(self.patience, self.raw.send(message)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => fail(format!("could not send: {error}")),
@@ -117,9 +135,30 @@ impl Link {
     pub(crate) async fn message(&mut self, what: &str) -> Result<Item, Stop> {
         loop {
             match self.next(what).await? {
-                Next::Message(item) => return Ok(item),
+                Next::Message(item) => match self.told_to_come_again(&item) {
+                    None => return Ok(item),
+                    Some((bytes, times)) => {
+                        tokio::time::sleep(AGAIN_AFTER * times.min(10)).await;
+                        self.write(Outgoing::Binary(bytes)).await?;
+                    }
+                },
                 Next::Pong => {}
                 Next::Closed(_) => return fail(format!("the connection ended instead of {what}")),
+            }
+        }
+    }
+
+    fn told_to_come_again(&mut self, item: &Item) -> Option<(Bytes, u32)> {
+        let mut refusals = Form::ALL.into_iter().filter_map(|form| Refusal::of(item, form));
+        let told = refusals.any(|refusal| refusal.code == "retry/backpressure");
+        match &mut self.reserve {
+            Some((bytes, times)) if told && *times < AGAIN_MAX => {
+                *times += 1;
+                Some((bytes.clone(), *times))
+            }
+            _ => {
+                self.reserve = None;
+                None
             }
         }
     }

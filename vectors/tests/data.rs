@@ -30,7 +30,10 @@ fn file(name: &str) -> Json {
 /// The elements of a section.
 fn section(name: &str, section: &str) -> Vec<Json> {
     let file = file(name);
-    let rows = file[section].as_array().unwrap_or_else(|| panic!("{name}: no {section}")).clone();
+    let rows = file[section]
+        .as_array()
+        .unwrap_or_else(|| panic!("{name}: no {section}"))
+        .clone();
     assert!(!rows.is_empty(), "{name}: {section} is empty");
     rows
 }
@@ -63,5 +66,7 @@ fn item_bytes(item: &Item) -> Vec<u8> {
 /// Ed25519 by aws-lc, which `wire` does not use.
 fn verifies(key: &[u8], message: &[u8], signature: &[u8]) -> bool {
     use aws_lc_rs::signature::{ED25519, UnparsedPublicKey};
-    UnparsedPublicKey::new(&ED25519, key).verify(message, signature).is_ok()
+    UnparsedPublicKey::new(&ED25519, key)
+        .verify(message, signature)
+        .is_ok()
 }

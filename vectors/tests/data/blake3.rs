@@ -1,7 +1,14 @@
 //! BLAKE3 once more, written from its paper: no tree of threads, no SIMD, nothing shared with the crate.
 
 const IV: [u32; 8] = [
-    0x6A09_E667, 0xBB67_AE85, 0x3C6E_F372, 0xA54F_F53A, 0x510E_527F, 0x9B05_688C, 0x1F83_D9AB, 0x5BE0_CD19,
+    0x6A09_E667,
+    0xBB67_AE85,
+    0x3C6E_F372,
+    0xA54F_F53A,
+    0x510E_527F,
+    0x9B05_688C,
+    0x1F83_D9AB,
+    0x5BE0_CD19,
 ];
 const ORDER: [usize; 16] = [2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8];
 const BLOCK: usize = 64;
@@ -68,7 +75,11 @@ fn words(bytes: &[u8]) -> [u32; 16] {
 
 fn chunk(bytes: &[u8], counter: u64) -> Node {
     let mut chaining = IV;
-    let blocks: Vec<&[u8]> = if bytes.is_empty() { vec![bytes] } else { bytes.chunks(BLOCK).collect() };
+    let blocks: Vec<&[u8]> = if bytes.is_empty() {
+        vec![bytes]
+    } else {
+        bytes.chunks(BLOCK).collect()
+    };
     for (index, block) in blocks.iter().enumerate() {
         let start = if index == 0 { CHUNK_START } else { 0 };
         let node = Node {
@@ -128,7 +139,13 @@ fn two_implementations_agree() {
         "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"
     );
     let bytes: Vec<u8> = (0..10_000u32).map(|n| (n % 251) as u8).collect();
-    for len in [1, 63, 64, 65, 1023, 1024, 1025, 2048, 2049, 3072, 3073, 4096, 5121, 8192, 8193, 10_000] {
-        assert_eq!(hash(&bytes[..len]), drover_vectors::run::blake3(&[&bytes[..len]]), "{len}");
+    for len in [
+        1, 63, 64, 65, 1023, 1024, 1025, 2048, 2049, 3072, 3073, 4096, 5121, 8192, 8193, 10_000,
+    ] {
+        assert_eq!(
+            hash(&bytes[..len]),
+            drover_vectors::run::blake3(&[&bytes[..len]]),
+            "{len}"
+        );
     }
 }

@@ -3,9 +3,9 @@
 use crate::{bytes, item_bytes, items, section, verifies};
 use drover_vectors::frames::Schema;
 use drover_vectors::values::code_hash;
+use drover_wire::id::Hash;
 use drover_wire::invite::Record;
 use drover_wire::recon::{self, Item};
-use drover_wire::id::Hash;
 use serde_json::Value as Json;
 
 #[test]
@@ -24,7 +24,11 @@ fn records_are_judged_as_stated_and_signed_as_they_claim() {
         let fields = items(&row["fields"]);
         let over = Schema::get().signing_input("INVITE_CREATE", &fields).unwrap();
         assert_eq!(over, record.signing_input(), "{what}");
-        assert_eq!(crate::blake3::hash(&over).to_vec(), bytes(&row["digest"]), "{what}");
+        assert_eq!(
+            crate::blake3::hash(&over).to_vec(),
+            bytes(&row["digest"]),
+            "{what}"
+        );
         let sound = verifies(&item_bytes(&fields["issuer"]), &over, &item_bytes(&fields["sig"]));
         assert_eq!(sound, row["refused"] != "reject/noncanonical_cbor", "{what}");
     }
@@ -40,7 +44,11 @@ fn code_hashes_agree_with_another_argon2() {
 }
 
 fn held(json: &Json) -> Vec<Item> {
-    json.as_array().unwrap().iter().map(|seq| item(seq.as_u64().unwrap())).collect()
+    json.as_array()
+        .unwrap()
+        .iter()
+        .map(|seq| item(seq.as_u64().unwrap()))
+        .collect()
 }
 
 fn item(seq: u64) -> Item {
@@ -64,12 +72,20 @@ fn transcripts_are_what_both_roles_do() {
         let mut message = recon::opening(&client);
         let rounds = row["rounds"].as_array().unwrap();
         for (number, round) in rounds.iter().enumerate() {
-            assert_eq!(encoded(&message), bytes(&round["client"]), "{what}, round {number}");
+            assert_eq!(
+                encoded(&message),
+                bytes(&round["client"]),
+                "{what}, round {number}"
+            );
             let incoming = recon::decode(&bytes(&round["client"])).unwrap();
             let answer = recon::answer(&relay, &incoming);
             let pushed: Vec<Item> = answer.owed.iter().map(|index| relay[*index as usize]).collect();
             assert_eq!(pushed, held(&round["pushed"]), "{what}, round {number}");
-            assert_eq!(encoded(&answer.ranges), bytes(&round["relay"]), "{what}, round {number}");
+            assert_eq!(
+                encoded(&answer.ranges),
+                bytes(&round["relay"]),
+                "{what}, round {number}"
+            );
             client.extend(pushed);
             client.sort_unstable();
             client.dedup();
@@ -79,10 +95,18 @@ fn transcripts_are_what_both_roles_do() {
             relay.extend(held(&round["client_sends"]));
             relay.sort_unstable();
             relay.dedup();
-            assert_eq!(step.ranges.is_none(), round["done"] == true, "{what}, round {number}");
+            assert_eq!(
+                step.ranges.is_none(),
+                round["done"] == true,
+                "{what}, round {number}"
+            );
             message = step.ranges.unwrap_or_default();
         }
-        assert_eq!(rounds.last().map(|round| &round["done"]), Some(&Json::Bool(true)), "{what}");
+        assert_eq!(
+            rounds.last().map(|round| &round["done"]),
+            Some(&Json::Bool(true)),
+            "{what}"
+        );
         assert_eq!(client, relay, "{what}");
     }
 }

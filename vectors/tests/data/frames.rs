@@ -12,7 +12,8 @@ use std::collections::BTreeSet;
 
 /// A second decoder: what it reads, written again, is the same bytes, so they are canonical; and it reads what ours does.
 fn second_opinion(bytes: &[u8], what: &str) {
-    let value: ciborium::Value = ciborium::from_reader(bytes).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let value: ciborium::Value =
+        ciborium::from_reader(bytes).unwrap_or_else(|error| panic!("{what}: {error}"));
     let mut again = Vec::new();
     ciborium::into_writer(&value, &mut again).unwrap();
     assert_eq!(again, bytes, "{what}: not canonical");
@@ -46,8 +47,12 @@ fn plain(value: &ciborium::Value) -> Item {
 fn through_wire(bytes: &[u8], what: &str) -> Vec<u8> {
     let mut out = Vec::new();
     match is_map(bytes) {
-        true => MapFrame::decode(bytes).unwrap_or_else(|error| panic!("{what}: {error:?}")).encode(&mut out),
-        false => Frame::decode(bytes).unwrap_or_else(|error| panic!("{what}: {error:?}")).encode(&mut out),
+        true => MapFrame::decode(bytes)
+            .unwrap_or_else(|error| panic!("{what}: {error:?}"))
+            .encode(&mut out),
+        false => Frame::decode(bytes)
+            .unwrap_or_else(|error| panic!("{what}: {error:?}"))
+            .encode(&mut out),
     }
     out
 }
@@ -79,7 +84,13 @@ fn every_frame_is_there_and_three_codecs_agree_on_its_bytes() {
                 assert_eq!(schema.encode(name, &fields, form).unwrap(), due, "{what}");
             }
             let mut scope = Scope::new(&run, "", &[]);
-            let fits = schema.matches(name, &object(&row["fields"]), form, &Item::decode(&due).unwrap(), &mut scope);
+            let fits = schema.matches(
+                name,
+                &object(&row["fields"]),
+                form,
+                &Item::decode(&due).unwrap(),
+                &mut scope,
+            );
             assert_eq!(fits.unwrap(), Ok(()), "{what}");
         }
     }
@@ -99,7 +110,11 @@ fn hashes_and_signatures_hold_by_a_second_implementation() {
                     .iter()
                     .flat_map(|field| fields[*field].encode())
                     .collect();
-                assert_eq!(crate::blake3::hash(&preimage).to_vec(), item_bytes(&fields["hash"]), "{what}");
+                assert_eq!(
+                    crate::blake3::hash(&preimage).to_vec(),
+                    item_bytes(&fields["hash"]),
+                    "{what}"
+                );
                 checked.0 += 1;
             }
             "JOIN_RECEIPT" => {
@@ -107,12 +122,20 @@ fn hashes_and_signatures_hold_by_a_second_implementation() {
                 let commit = commit.iter().find(|row| row["frame"] == "JOIN_COMMIT").unwrap();
                 let commit = items(&commit["fields"]);
                 let mut message = b"weald invite scope-commit v1".to_vec();
-                ["token", "nonce", "group"].iter().for_each(|field| message.extend(item_bytes(&commit[*field])));
-                assert_eq!(crate::blake3::hash(&message).to_vec(), item_bytes(&fields["receipt"]));
+                ["token", "nonce", "group"]
+                    .iter()
+                    .for_each(|field| message.extend(item_bytes(&commit[*field])));
+                assert_eq!(
+                    crate::blake3::hash(&message).to_vec(),
+                    item_bytes(&fields["receipt"])
+                );
                 checked.0 += 1;
             }
             "AUTH" => {
-                let (key, sig) = (item_bytes(&fields["device_key"]), item_bytes(&fields["signature"]));
+                let (key, sig) = (
+                    item_bytes(&fields["device_key"]),
+                    item_bytes(&fields["signature"]),
+                );
                 assert!(verifies(&key, &[0x11; 32], &sig), "{what}");
                 checked.1 += 1;
             }
@@ -122,12 +145,18 @@ fn hashes_and_signatures_hold_by_a_second_implementation() {
                 };
                 let over = Schema::get().signing_input(name, &fields).unwrap();
                 for pair in sigs {
-                    let Item::Array(pair) = pair else { panic!("a key and a signature") };
-                    assert!(verifies(&item_bytes(&pair[0]), &over, &item_bytes(&pair[1])), "{what}");
+                    let Item::Array(pair) = pair else {
+                        panic!("a key and a signature")
+                    };
+                    assert!(
+                        verifies(&item_bytes(&pair[0]), &over, &item_bytes(&pair[1])),
+                        "{what}"
+                    );
                     checked.1 += 1;
                 }
             }
-            "ACCESS_PUBLISH" | "INVITE_CREATE" | "BLOB_CONTROL" | "BLOB_MANIFEST" | "BLOB_RESOLUTION" | "DROP" => {
+            "ACCESS_PUBLISH" | "INVITE_CREATE" | "BLOB_CONTROL" | "BLOB_MANIFEST" | "BLOB_RESOLUTION"
+            | "DROP" => {
                 // Manifests and DROPs are signed by the control's key, which they do not carry: seed 01*32.
                 let key = ["signer", "issuer", "verifier"]
                     .iter()
@@ -159,11 +188,21 @@ fn content_addresses_hold_by_a_second_implementation() {
     for row in section("codec.json", "content_addresses") {
         let number = |key: &str| Item::Uint(row[key].as_u64().unwrap_or_else(|| panic!("{key} in {row}")));
         let text = |key: &str| Item::Bytes(scope.bytes(row[key].as_str().unwrap()).unwrap());
-        let preimage: Vec<u8> = [number("v"), number("enc"), text("group"), number("epoch"), text("ct")]
-            .iter()
-            .flat_map(Item::encode)
-            .collect();
-        assert_eq!(crate::blake3::hash(&preimage).to_vec(), item_bytes(&text("hash")), "{row}");
+        let preimage: Vec<u8> = [
+            number("v"),
+            number("enc"),
+            text("group"),
+            number("epoch"),
+            text("ct"),
+        ]
+        .iter()
+        .flat_map(Item::encode)
+        .collect();
+        assert_eq!(
+            crate::blake3::hash(&preimage).to_vec(),
+            item_bytes(&text("hash")),
+            "{row}"
+        );
         count += 1;
     }
     assert!(count >= 10);
@@ -177,7 +216,9 @@ fn refused_bytes_are_refused_by_the_codec_with_the_rows_code() {
     let mut decided = 0;
     for name in ["scripts/refusals.json", "scripts/map.json"] {
         for row in file(name)["rows"].as_array().unwrap() {
-            let Some(raw) = row["sends"]["raw"].as_str() else { continue };
+            let Some(raw) = row["sends"]["raw"].as_str() else {
+                continue;
+            };
             let message = scope.bytes(raw).unwrap();
             let refused = match is_map(&message) {
                 true => MapFrame::decode(&message).err(),

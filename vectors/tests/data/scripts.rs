@@ -8,14 +8,19 @@ use std::collections::{BTreeMap, BTreeSet};
 #[test]
 fn every_refusal_has_its_rules_or_a_reason() {
     let scripts = script::all(None).unwrap();
-    let text: BTreeMap<&str, String> =
-        scripts.iter().map(|script| (script.rule.as_str(), format!("{:?}", script.steps))).collect();
+    let text: BTreeMap<&str, String> = scripts
+        .iter()
+        .map(|script| (script.rule.as_str(), format!("{:?}", script.steps)))
+        .collect();
     let mut codes = BTreeSet::new();
     for row in section("coverage.json", "rows") {
         let code = row["code"].as_str().unwrap();
         codes.insert(code.to_owned());
         match row["rules"].as_array() {
-            None => assert!(row["reason"].as_str().is_some_and(|reason| reason.len() > 10), "{row}"),
+            None => assert!(
+                row["reason"].as_str().is_some_and(|reason| reason.len() > 10),
+                "{row}"
+            ),
             Some(rules) => {
                 assert!(!rules.is_empty() && row["reason"].is_null(), "{row}");
                 for rule in rules {
@@ -45,11 +50,24 @@ fn scripts_need_what_is_probed_and_name_who_takes_part() {
         .collect();
     for script in scripts.iter().filter(|script| !script.probe) {
         for need in &script.needs {
-            assert!(probed.contains(need), "{} needs {need}, which nobody looks for", script.rule);
+            assert!(
+                probed.contains(need),
+                "{} needs {need}, which nobody looks for",
+                script.rule
+            );
         }
         let steps = format!("{:?}", script.steps);
-        for name in script.strangers.iter().chain(&script.outsiders).chain(&script.recovery) {
-            assert!(steps.contains(name.as_str()), "{}: {name} does not take part", script.rule);
+        for name in script
+            .strangers
+            .iter()
+            .chain(&script.outsiders)
+            .chain(&script.recovery)
+        {
+            assert!(
+                steps.contains(name.as_str()),
+                "{}: {name} does not take part",
+                script.rule
+            );
         }
     }
 }
