@@ -4,7 +4,7 @@
 use crate::config::{self, Config, ConfigError, Environment, Key};
 use crate::conform::ConformArgs;
 use crate::inspect::{NO_SUCH, Question};
-use crate::{conform, demo, operator_key, private_client, serve, workspace};
+use crate::{conform, demo, limits, operator_key, private_client, serve, workspace};
 use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 use drover_storage::StoreError;
 use drover_storage::embedded::OpenError;
@@ -170,8 +170,15 @@ fn run(args: &[OsString], environment: &Environment, out: &mut dyn Write) -> Res
         return print(VERSION);
     }
     let command = match cli.command.unwrap_or(Command::Serve) {
-        Command::Demo => return demo::demo(out),
-        Command::Bench(args) => return drover_benches::run(&args).map_err(bench_failure),
+        Command::Demo => {
+            limits::raise();
+            return demo::demo(out);
+        }
+        Command::Bench(args) => {
+            // Each connection it makes is an open file of its own.
+            limits::raise();
+            return drover_benches::run(&args).map_err(bench_failure);
+        }
         Command::Conform(args) => return conform::run(&args, out),
         command => command,
     };
