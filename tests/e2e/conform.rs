@@ -30,7 +30,7 @@ fn run(relay: &Relay, arguments: &[&str]) -> Json {
     std::fs::write(&log, first + &second).unwrap();
     let certificate = relay.data.path().join("dev-cert.pem");
     let mut command = Command::new(PROGRAM);
-    command.arg("conform").arg(relay.address()).args(arguments);
+    command.arg("conform").arg(relay.url().to_string()).args(arguments);
     command.args(["--strict", "--bootstrap-from-log"]).arg(&log);
     command.arg("--json").arg(&json).arg("--junit").arg(&junit);
     if certificate.exists() {
@@ -38,7 +38,7 @@ fn run(relay: &Relay, arguments: &[&str]) -> Json {
     }
     let done = command.output().unwrap();
     let said = String::from_utf8_lossy(&done.stdout);
-    println!("{}: {}", relay.address(), said.lines().last().unwrap_or_default());
+    println!("{}: {}", relay.url(), said.lines().last().unwrap_or_default());
     assert!(
         done.status.success(),
         "{said}{}",

@@ -52,17 +52,12 @@ impl Relay {
     }
 
     pub(crate) fn url(&self) -> RelayUrl {
-        self.address().parse().unwrap()
-    }
-
-    /// Its URL in words.
-    pub(crate) fn address(&self) -> String {
         let scheme = if self.env.iter().any(|(k, v)| k == "WEALD_RELAY_TLS" && v == "dev") {
             "wss"
         } else {
             "ws"
         };
-        format!("{scheme}://{}", self.listen)
+        format!("{scheme}://{}", self.listen).parse().unwrap()
     }
 
     /// Where clients connect to.

@@ -59,7 +59,7 @@ pub(crate) async fn found(
     scope
         .saved
         .insert("code".into(), Item::Bytes(invite.code.clone().into_bytes()));
-    let mut session = Interpreter::new(target, scope, Form::Array);
+    let mut session = Interpreter::new(target, founder, scope, Form::Array);
     session.steps(&steps(&begin)?).await?;
     let saved = session.into_saved();
     let (Some(Item::Bytes(salt)), Some(Item::Uint(relay_ms))) = (saved.get("salt"), saved.get("relay_ms"))
@@ -99,7 +99,7 @@ pub(crate) async fn found(
         [founder, "sends", {"ACCESS_PUBLISH": fields}],
         [founder, "gets", {"ACCESS_ACCEPTED": {"digest": "$digest"}}],
     ]);
-    Interpreter::new(target, scope, Form::Array)
+    Interpreter::new(target, founder, scope, Form::Array)
         .steps(&steps(&publish)?)
         .await?;
     if let Some(workspace) = run.workspaces.last() {

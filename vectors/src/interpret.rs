@@ -20,6 +20,7 @@ const PIPELINED: u64 = 100;
 pub(crate) struct Interpreter<'r> {
     target: &'r Target,
     scope: Scope<'r>,
+    rule: &'r str,
     form: Form,
     links: BTreeMap<String, Link>,
 }
@@ -35,7 +36,7 @@ pub(crate) async fn run(
     run: &crate::run::Run,
 ) -> Result<(), Stop> {
     let scope = Scope::new(run, script.scope_name(form), &script.outsiders);
-    let mut interpreter = Interpreter::new(target, scope, form);
+    let mut interpreter = Interpreter::new(target, &script.rule, scope, form);
     interpreter.steps(&script.steps).await?;
     let open: Vec<String> = interpreter.links.keys().cloned().collect();
     for who in open {
@@ -57,10 +58,11 @@ fn placed(stop: Stop, place: &str) -> Stop {
 }
 
 impl<'r> Interpreter<'r> {
-    pub(crate) fn new(target: &'r Target, scope: Scope<'r>, form: Form) -> Self {
+    pub(crate) fn new(target: &'r Target, rule: &'r str, scope: Scope<'r>, form: Form) -> Self {
         Self {
             target,
             scope,
+            rule,
             form,
             links: BTreeMap::new(),
         }
@@ -421,7 +423,11 @@ impl<'r> Interpreter<'r> {
             sent += batch;
         }
         let accepted = sent - refused;
-        // Maps name no limit; then the figure is due.
+        if let Some(limit) = limit {
+            self.scope.run.learn_limit(self.rule, limit);
+        }
+        // Maps name no limit: what the array form was told counts, and the figure before anything was.
+        let limit = limit.or_else(|| self.scope.run.known_limit(self.rule));
         let limit = limit.unwrap_or(exhausts.figure);
         let fits = match exhausts.aligned {
             true => (limit..=2 * limit).contains(&accepted),

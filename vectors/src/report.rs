@@ -220,3 +220,48 @@ fn escaped(text: &str) -> String {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::script;
+    use serde_json::json;
+
+    fn report(verdicts: Vec<(&str, Option<&str>, Verdict)>) -> Report {
+        let line = |(index, (rule, level, verdict)): (usize, (&str, Option<&str>, Verdict))| {
+            let mut json = json!({"rule": rule, "text": "is done", "spec": "02 §6", "steps": [["a", "opens"]]});
+            if let Some(level) = level {
+                json["level"] = level.into();
+            }
+            let scripts = script::parse(&json!({"scripts": [json]})).unwrap();
+            Line::new(index, &scripts[0], Form::Array, verdict)
+        };
+        Report {
+            lines: verdicts.into_iter().enumerate().map(line).collect(),
+            missing: Vec::new(),
+            took: Duration::from_secs(1),
+        }
+    }
+
+    /// What only this project decides is told but fails nobody, unless it is asked for.
+    #[test]
+    fn drovers_own_rules_fail_only_drover() {
+        let failed = || Verdict::Failed("got <this> & \"that\"".into());
+        let report = report(vec![
+            ("a", None, Verdict::Kept),
+            ("b", Some("drover"), failed()),
+            ("c", None, Verdict::Skipped("no calls".into())),
+        ]);
+        assert_eq!((report.failures(false).count(), report.failures(true).count()), (0, 1));
+        assert_eq!(report.counts(), (1, 1, 1));
+        let table = report.table();
+        assert!(table.contains("FAILED") && table.contains("array: got <this>") && table.contains("no calls"));
+        let xml = report.junit();
+        assert!(xml.contains("failures=\"0\" skipped=\"2\"") && xml.contains("&lt;this&gt; &amp; &quot;that&quot;"));
+        assert_eq!(report.json()["failed_required"], 0);
+
+        let report = super::tests::report(vec![("a", None, failed())]);
+        assert_eq!(report.failures(false).count(), 1);
+        assert!(report.junit().contains("<failure "));
+    }
+}

@@ -42,6 +42,8 @@ pub struct Run {
     id: [u8; 16],
     /// Private keys by public key: whoever was named.
     keys: Mutex<HashMap<[u8; 32], SigningKey>>,
+    /// What a relay said its limits are, by rule: arrays name them, maps don't.
+    limits: Mutex<HashMap<String, u64>>,
     /// Relay time minus ours, in milliseconds.
     skew_ms: AtomicI64,
     /// The first holds every actor that is no stranger and no outsider, the second the outsiders.
@@ -54,6 +56,7 @@ impl Run {
         Self {
             id,
             keys: Mutex::default(),
+            limits: Mutex::default(),
             skew_ms: AtomicI64::new(0),
             workspaces: Vec::new(),
         }
@@ -82,6 +85,17 @@ impl Run {
 
     fn with_keys<T>(&self, f: impl FnOnce(&mut HashMap<[u8; 32], SigningKey>) -> T) -> T {
         f(&mut self.keys.lock().expect("no holder panics"))
+    }
+
+    /// Remembers the limit a refusal named.
+    pub fn learn_limit(&self, rule: &str, limit: u64) {
+        let mut limits = self.limits.lock().expect("no holder panics");
+        limits.insert(rule.to_owned(), limit);
+    }
+
+    /// The limit a refusal named before.
+    pub fn known_limit(&self, rule: &str) -> Option<u64> {
+        self.limits.lock().expect("no holder panics").get(rule).copied()
     }
 
     /// Takes the relay's clock from what it said just now.

@@ -116,7 +116,11 @@ pub async fn conform(options: &Options) -> Result<Report, Error> {
         }
     }
     let (alone, together): (Vec<_>, Vec<_>) = ready.into_iter().partition(|(_, (script, _))| script.alone);
-    lines.extend(runner.all_at_once(together).await);
+    // Form by form: what arrays are told about limits, the map form has to know.
+    for form in Form::ALL {
+        let of_form = together.iter().filter(|(_, (_, its))| *its == form).cloned();
+        lines.extend(runner.all_at_once(of_form.collect()).await);
+    }
     for (index, (script, form)) in alone {
         lines.push(runner.one(index, script, form).await);
     }

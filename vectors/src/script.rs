@@ -521,3 +521,38 @@ fn only(json: &Json, keys: &[&str]) -> Result<(), Bad> {
         None => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A script that can't be meant says so instead of proving nothing.
+    #[test]
+    fn mistakes_in_scripts_are_told() {
+        let script = |changes: Json| {
+            let mut json = json!({"rule": "r", "text": "t", "spec": "s", "steps": [["a", "opens"]]});
+            for (key, value) in changes.as_object().unwrap() {
+                json[key] = value.clone();
+            }
+            parse(&json!({"scripts": [json]})).map_err(|Bad(what)| what)
+        };
+        assert_eq!(script(json!({})).unwrap()[0].forms, Form::ALL);
+        for (changes, mention) in [
+            (json!({"sloow": true}), "sloow"),
+            (json!({"level": "mine"}), "mine"),
+            (json!({"forms": ["tree"]}), "tree"),
+            (json!({"steps": []}), "no steps"),
+            (json!({"steps": [["a", "jumps"]]}), "jumps"),
+            (json!({"steps": [["a", "refused", "code"]]}), "code"),
+            (json!({"steps": [["a", "refused", "c/d", {"detial": ""}]]}), "detial"),
+            (json!({"steps": [["a", "opens", {"until": "noon"}]]}), "noon"),
+            (json!({"text": ""}), "text"),
+        ] {
+            let what = script(changes).unwrap_err();
+            assert!(what.contains(mention), "{what}");
+        }
+        let row = json!({"rows": [{"rule": "r", "text": "t", "spec": "s", "state": "fresh", "sends": {"raw": "00"},
+            "refused": "reject/noncanonical_cbor"}]});
+        assert_eq!(parse(&row).unwrap()[0].steps.len(), 3);
+    }
+}
