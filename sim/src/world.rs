@@ -136,10 +136,9 @@ impl World {
                 let waits = self.clients.iter();
                 let waits = waits.filter(|c| !c.rests || self.may_read(c) && !self.is_connected(c));
                 let waits: Vec<_> = waits.map(|c| c.session.describe()).collect();
-                return self
-                    .out
-                    .model
-                    .fail("the world comes to rest", || format!("{stage:?}: {}", waits.join("; ")));
+                return self.out.model.fail("the world comes to rest", || {
+                    format!("{stage:?}: {}", waits.join("; "))
+                });
             }
             if stage == Stage::Wild {
                 self.misfortunes();
@@ -215,7 +214,11 @@ impl World {
                     }
                     let client = &mut self.clients[at];
                     client.wants_whole = true;
-                    client.session.held.values_mut().for_each(|held| held.whole = false);
+                    client
+                        .session
+                        .held
+                        .values_mut()
+                        .for_each(|held| held.whole = false);
                 }
                 Stage::Reconciling
             }
@@ -263,7 +266,11 @@ impl World {
 
     fn start(&mut self) {
         self.out.begin_process();
-        let directory = self.out.stores.first().map(|stores| Directory::open(&*stores.control));
+        let directory = self
+            .out
+            .stores
+            .first()
+            .map(|stores| Directory::open(&*stores.control));
         let directory = match directory {
             Some(Ok(directory)) => Arc::new(directory),
             _ => {
@@ -384,8 +391,8 @@ impl World {
     fn client_acts(&mut self, client: usize) {
         let person = &mut self.clients[client];
         person.acts_due = false;
-        let excused = self.out.is_healed()
-            && !self.out.model.access[person.session.workspace].lists(&person.device());
+        let excused =
+            self.out.is_healed() && !self.out.model.access[person.session.workspace].lists(&person.device());
         if excused {
             // It has no say here any more.
             person.session.give_up_writes();
@@ -419,7 +426,8 @@ impl World {
         for output in self.out.net.read(line, most) {
             match output {
                 Output::Message(message) => {
-                    self.out.note_line(b'<', line, |text| text.push_str(&outside::describe(&message)));
+                    self.out
+                        .note_line(b'<', line, |text| text.push_str(&outside::describe(&message)));
                     self.out.trace_bytes(&message);
                     if self.clients[client].session.line == Some(line) {
                         self.clients[client].receive(&message, &mut self.out);
@@ -487,7 +495,10 @@ impl World {
             let most = self.out.misfortune.skewed(1, 64) as usize;
             self.read(line, most);
         }
-        if self.shards[shard].next_wake_ms().is_some_and(|at| at <= now.mono_ms) {
+        if self.shards[shard]
+            .next_wake_ms()
+            .is_some_and(|at| at <= now.mono_ms)
+        {
             self.handle(shard, Event::Tick);
         }
         self.settle(shard);
@@ -519,7 +530,8 @@ impl World {
             match input {
                 Input::Message(message) => {
                     let session = &self.clients[client].session;
-                    self.out.taken(session.workspace, &session.identity, line, &message);
+                    self.out
+                        .taken(session.workspace, &session.identity, line, &message);
                     let now = self.out.now();
                     let mut view = View::new(shard, &mut self.out);
                     if self.shards[shard].message(now, id, message, &mut view) == Flow::Pause {
@@ -564,5 +576,4 @@ impl World {
             }
         }
     }
-
 }

@@ -262,7 +262,13 @@ impl Session {
         envelope.encode(&mut encoded);
         let mut frame = Vec::new();
         Frame::Send { envelope: &encoded }.encode(&mut frame);
-        self.write(group, envelope.hash, frame.into(), Due::Send(group, envelope.hash), out);
+        self.write(
+            group,
+            envelope.hash,
+            frame.into(),
+            Due::Send(group, envelope.hash),
+            out,
+        );
         envelope.hash
     }
 
@@ -386,10 +392,7 @@ impl Session {
             let Some(held) = self.held.get_mut(&group) else {
                 continue;
             };
-            let resubscribe = held
-                .subscription
-                .as_ref()
-                .is_none_or(|s| s.handshakes_cut);
+            let resubscribe = held.subscription.as_ref().is_none_or(|s| s.handshakes_cut);
             let behind = held.behind || held.subscription.as_ref().is_some_and(|s| s.behind);
             if held.wants && resubscribe {
                 done = false;
@@ -514,8 +517,9 @@ impl Session {
             }
             (Frame::Live { group, ct, .. }, _) => {
                 if !out.model.beats.contains(&(group, ct.to_vec())) {
-                    out.model
-                        .fail("LIVE carries what was sent", || format!("{}: {group:?}", self.name));
+                    out.model.fail("LIVE carries what was sent", || {
+                        format!("{}: {group:?}", self.name)
+                    });
                 }
             }
             (Frame::Error { code, .. }, _) => self.refused_with(code, out),
@@ -542,19 +546,27 @@ impl Session {
         };
         let (group, seq, id) = (envelope.group, envelope.seq, envelope.content_hash());
         if id != envelope.hash {
-            out.model
-                .fail("what is pushed verifies", || format!("{}: {group:?} {seq}", self.name));
+            out.model.fail("what is pushed verifies", || {
+                format!("{}: {group:?} {seq}", self.name)
+            });
         }
         out.model.number(envelopes(group), seq, id);
-        let reconciling = self.due.iter().any(|due| matches!(due, Due::Recon(g) if *g == group));
+        let reconciling = self
+            .due
+            .iter()
+            .any(|due| matches!(due, Due::Recon(g) if *g == group));
         let Some(held) = self.held.get_mut(&group) else {
-            return out.model.fail("only what was asked for is pushed", || self.name.clone());
+            return out
+                .model
+                .fail("only what was asked for is pushed", || self.name.clone());
         };
         match &mut held.subscription {
             Some(subscription) if reconciling => subscription.pushed_meanwhile(seq),
             Some(subscription) => subscription.pushed(seq, &self.sent_here, &mut out.model),
             None if reconciling => {}
-            None => out.model.fail("only what was asked for is pushed", || self.name.clone()),
+            None => out
+                .model
+                .fail("only what was asked for is pushed", || self.name.clone()),
         }
         held.insert(seq, id);
     }
@@ -682,4 +694,5 @@ impl Session {
             Some(Due::Ask(ask)) => self.notices.push(Notice::Refused(ask, code)),
             Some(Due::Replayed(_)) | None => {} // the deadlines' last word, or a beat's
         }
-    }}
+    }
+}

@@ -49,7 +49,10 @@ impl Image {
         let records = self.streams.get(&stream);
         let from = above.saturating_add(1);
         let records = records.filter(|_| from < upto).map(|r| r.range(from..upto));
-        records.into_iter().flatten().map(|(seq, record)| (*seq, record.id))
+        records
+            .into_iter()
+            .flatten()
+            .map(|(seq, record)| (*seq, record.id))
     }
 
     /// The newest number; `None` if there is none.
@@ -127,11 +130,10 @@ impl Image {
             Check::Absent(key) => !records.contains_key(key),
             Check::Equals(key, value) => records.get(key) == Some(value),
         });
-        let ours = batch.directory.iter().all(|(key, _)| {
-            self.directory
-                .get(key)
-                .is_none_or(|(owner, _)| owner == realm)
-        });
+        let ours = batch
+            .directory
+            .iter()
+            .all(|(key, _)| self.directory.get(key).is_none_or(|(owner, _)| owner == realm));
         if !holds || !ours {
             return Outcome::Refused;
         }

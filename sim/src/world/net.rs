@@ -268,10 +268,7 @@ impl Net {
         if matches!(conn.phase, Phase::Leaving) && conn.outbox.is_empty() {
             conn.phase = Phase::Gone;
             conn.inbox.clear();
-            agenda.add(
-                agenda.now_us().saturating_add(latency_us),
-                Happening::Hears(line),
-            );
+            agenda.add(agenda.now_us().saturating_add(latency_us), Happening::Hears(line));
         }
         if moved {
             self.schedule_read(line, latency_us, agenda);
@@ -282,10 +279,7 @@ impl Net {
         let conn = &mut self.conns[line];
         if conn.held && conn.reading && !conn.read_due && !conn.socket.is_empty() {
             conn.read_due = true;
-            agenda.add(
-                agenda.now_us().saturating_add(latency_us),
-                Happening::Reads(line),
-            );
+            agenda.add(agenda.now_us().saturating_add(latency_us), Happening::Reads(line));
         }
     }
 

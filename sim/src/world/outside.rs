@@ -16,8 +16,8 @@ use drover_client::Identity;
 use drover_engine::Now;
 use drover_engine::bootstrap::Banner;
 use drover_engine::effects::{StoreRequest, Stores};
-use drover_engine::metrics::Metrics;
 use drover_engine::event::{StoreAnswer, Ticket};
+use drover_engine::metrics::Metrics;
 use drover_engine::shard::{Operator, Session, ShardMessage};
 use drover_storage::StoreError;
 use drover_wire::access::AccessState;
@@ -426,8 +426,7 @@ impl Outside {
 
     pub(super) fn say_activity(&mut self, line: Line) {
         let latency = self.latency_us();
-        self.net
-            .write(line, Input::Activity, latency, &mut self.agenda);
+        self.net.write(line, Input::Activity, latency, &mut self.agenda);
     }
 
     /// A client closes its end; what it wrote may still arrive.
@@ -543,7 +542,9 @@ impl Outside {
         let Some(minted) = codes::minted(workspace) else {
             return;
         };
-        let exists = self.model.on_disk(|disk| disk.is_minted(&codes::realm(workspace)));
+        let exists = self
+            .model
+            .on_disk(|disk| disk.is_minted(&codes::realm(workspace)));
         if exists {
             // It was printed, or would have been.
             self.banners[workspace] = Some(minted.banner);
