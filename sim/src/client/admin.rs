@@ -50,8 +50,8 @@ impl Admin {
             .collect();
         let mut draft = workspace.draft();
         match out.dice.below(5) {
-            0 | 1 => draft.remove(out.dice.pick(&may_go)?),
-            2 => draft.add(out.dice.pick(&outside)?),
+            0 => draft.remove(out.dice.pick(&may_go)?),
+            1 | 2 => draft.add(out.dice.pick(&outside)?),
             3 => draft.add_authorizer(out.dice.pick(&may_go).filter(|d| !admins.contains(d))?),
             _ => {
                 let others: Vec<_> = admins
