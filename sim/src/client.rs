@@ -26,7 +26,7 @@ pub mod sender;
 mod session;
 pub mod subscriber;
 
-pub use session::{Held, Session, State};
+pub use session::{Held, SOURCES, Session, State};
 
 use crate::plan::Fault;
 use crate::world::Outside;

@@ -8,7 +8,7 @@
 //! | 3: nothing to or from a removed device | [`Model::leaves`], [`Model::taken`], [`Model::number`] |
 //! | 5: what is bounded stays in its bound | [`Model::queued`] |
 //! | 6: everything after the cursor, or a notice | [`Subscription`] |
-//! | 7: nothing in the log that identifies | [`crate::log`] |
+//! | 7: nothing in the log that identifies | [`Model::logged`] |
 //!
 //! 4 and 8 need media and several nodes, which do not exist yet.
 
@@ -18,7 +18,9 @@ mod subscription;
 pub use access::Access;
 pub use subscription::Subscription;
 
+use crate::client::SOURCES;
 use crate::codes::{CODE, realm};
+use crate::log::hex;
 use crate::store::{Image, SimStore};
 use drover_engine::outbox::{COST_MAX, MESSAGES_MAX, Outbox};
 use drover_storage::log::{StreamId, StreamKind};
@@ -81,6 +83,8 @@ pub struct Model {
     pub beats: BTreeSet<(GroupId, Vec<u8>)>,
     /// Envelopes acknowledged.
     pub acks: u64,
+    /// What no line of the log may hold.
+    secrets: Vec<String>,
 }
 
 impl Model {
@@ -92,6 +96,19 @@ impl Model {
             access: (0..workspaces).map(|_| Access::default()).collect(),
             beats: BTreeSet::new(),
             acks: 0,
+            secrets: vec![CODE.to_owned(), SOURCES.to_owned()],
+        }
+    }
+
+    /// The log may not show this name, not so many bytes of it.
+    pub fn hides(&mut self, name: &[u8], bytes: usize) {
+        self.secrets.push(hex(name, bytes));
+    }
+
+    /// The engine wrote this into the log.
+    pub fn logged(&mut self, line: &str) {
+        if self.secrets.iter().any(|secret| line.contains(secret)) {
+            self.fail("the log identifies nobody", || line.to_owned());
         }
     }
 

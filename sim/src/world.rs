@@ -152,6 +152,10 @@ impl World {
             };
             self.out.clock.now_us = self.out.agenda.now_us();
             self.happen(happening);
+            for line in crate::log::lines() {
+                self.out.coverage.add("log lines", 1);
+                self.out.model.logged(&line);
+            }
             for complaint in self.out.store.complaints() {
                 self.out.model.fail("the store's rules are kept", || complaint);
             }

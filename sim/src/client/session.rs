@@ -14,6 +14,8 @@ use drover_wire::id::{GroupId, Hash};
 use drover_wire::recon::{self, Item};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+/// What the source addresses of all clients begin with.
+pub const SOURCES: &str = "198.51.100.";
 /// How long a client waits for an answer before it gives a connection up.
 const PATIENCE_US: u64 = 60_000_000;
 
@@ -150,7 +152,7 @@ impl Session {
         let held = groups.iter().map(|group| (*group, Held::default())).collect();
         Self {
             client,
-            source: format!("198.51.100.{}", client + 1),
+            source: format!("{SOURCES}{}", client + 1),
             name,
             workspace,
             identity,

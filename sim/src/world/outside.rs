@@ -558,6 +558,7 @@ impl Outside {
         let exists = self.model.on_disk(|disk| disk.is_minted(&codes::realm(workspace)));
         if exists {
             // It was printed, or would have been.
+            self.model.hides(&minted.banner.token.0, 6);
             self.banners[workspace] = Some(minted.banner);
         } else if !self.stores.is_empty() {
             let operator = Operator::Mint {

@@ -3,6 +3,7 @@
 use super::Outside;
 use crate::client::{Client, Kind, Session};
 use crate::client::{admin, founder, handshaker, joiner, keeper, live, reconciler, recovery, sender, subscriber};
+use crate::codes;
 use drover_client::Identity;
 use drover_wire::id::{GroupId, Hash};
 use ed25519_dalek::SigningKey;
@@ -34,6 +35,12 @@ struct Cast<'a> {
 impl Cast<'_> {
     fn draw(&mut self) {
         let plan = self.out.plan.clone();
+        for group in &self.groups {
+            self.out.model.hides(&group.0, 7);
+        }
+        for number in 0..codes::TOKENS {
+            self.out.model.hides(&codes::token(self.workspace, number).0, 6);
+        }
         let founder = self.identity(0);
         let recovery = self.identity(100);
         let replacement = self.identity(101);
@@ -97,6 +104,7 @@ impl Cast<'_> {
     fn add(&mut self, name: &str, identity: Identity, kinds: Vec<Box<dyn Kind>>, actions: u32) {
         let number = self.clients.len();
         self.out.who.push((self.workspace, identity.public()));
+        self.out.model.hides(&identity.public().0, 6);
         self.out.keys.push(SigningKey::from_bytes(&identity.seed()));
         let name = format!("{name} of {}", self.workspace);
         let session = Session::new(
