@@ -6,8 +6,8 @@ use crate::http::{self, Asked};
 use crate::tls::Step;
 use crate::turn::Turn;
 use crate::ws::{Failure, Item};
-use bytes::{Bytes, BytesMut};
-use drover_engine::{ConnId, Event, Flow, Peer};
+use bytes::BytesMut;
+use drover_engine::{ConnId, Event, Flow, Inbound, Peer};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -160,7 +160,7 @@ impl<D: Driver> Turn<D> {
     }
 
     /// Hands one message to the engine.
-    fn message(&mut self, id: ConnId, message: Bytes) {
+    fn message(&mut self, id: ConnId, message: Inbound) {
         let now = self.world.now;
         self.world.turn_messages += 1;
         self.world.metrics.messages_in.add(1);
@@ -298,7 +298,7 @@ impl<D: Driver> Turn<D> {
             frames += 1;
             match item {
                 Item::Message(message) => {
-                    bytes += message.len();
+                    bytes += message.payload().len();
                     self.message(id, message);
                 }
                 Item::Part => {}
