@@ -13,7 +13,7 @@ use crate::allocation;
 use crate::reference::{Fault, Shape, Verdict, judge};
 
 /// Heap a decoder may take for whatever input: what is not in proportion to it.
-const HEAP_BYTES: usize = 64;
+const HEAP_BYTES: usize = 256;
 
 /// How a document is refused: a code and whether the socket closes, or nothing that is told.
 pub type Refused = Option<(Code, bool)>;

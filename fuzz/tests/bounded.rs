@@ -79,4 +79,4 @@ macro_rules! tests {
     };
 }
 
-tests! { frame map_frame envelope access recon exchange join invite blob drop payload }
+tests! { frame map_frame envelope access recon exchange join invite blob drop payload chain text websocket http session store config }

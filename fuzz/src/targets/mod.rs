@@ -40,6 +40,13 @@ targets! {
     blob 8_000,
     drop 8_000,
     payload 8_000,
+    chain 4_000,
+    text 8_000,
+    websocket 4_000,
+    http 4_000,
+    session 1_500,
+    store 400,
+    config 3_000,
 }
 
 /// The target of this name.

@@ -65,6 +65,10 @@ pub(super) fn before_open(folder: &Path, store: &[u8; 16], synced: u64) -> Resul
             }
         }
     }
+    if journals.is_empty() {
+        // fjall would begin a new one.
+        return Err(damaged(db, "its journals (*.jnl) are gone"));
+    }
     journals.sort();
     let mut seqno = None;
     let last = journals.len().saturating_sub(1);
