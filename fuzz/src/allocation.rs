@@ -65,6 +65,9 @@ pub fn peak<R>(run: impl FnOnce() -> R) -> (usize, R) {
 #[track_caller]
 pub fn within<R>(what: &str, most: usize, run: impl FnOnce() -> R) -> R {
     let (bytes, result) = peak(run);
-    assert!(bytes <= most, "{what} took {bytes} bytes of heap, its bound is {most}");
+    assert!(
+        bytes <= most,
+        "{what} took {bytes} bytes of heap, its bound is {most}"
+    );
     result
 }

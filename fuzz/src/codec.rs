@@ -106,7 +106,10 @@ impl<D, E> Codec<D, E> {
                 assert_eq!(*refused, (self.code)(fault), "{name}: {fault:?}");
             }
             (Err(Some((code, _))), Verdict::NotCanonical) => {
-                assert!(self.codes.contains(code), "{name}: {code:?} for what is not canonical");
+                assert!(
+                    self.codes.contains(code),
+                    "{name}: {code:?} for what is not canonical"
+                );
             }
             (Err(None), Verdict::NotCanonical) => {}
             (ours, reference) => panic!("{name}: decoded to {ours:?}, the reference says {reference:?}"),

@@ -20,11 +20,15 @@ fn number(name: &str) -> Option<u64> {
 }
 
 fn corpus(target: &Target) -> Vec<(PathBuf, Vec<u8>)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target.name);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("corpus")
+        .join(target.name);
     let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
     paths.sort_unstable();
-    let inputs = paths.into_iter().map(|path| (path.clone(), std::fs::read(path).unwrap()));
+    let inputs = paths
+        .into_iter()
+        .map(|path| (path.clone(), std::fs::read(path).unwrap()));
     inputs.collect()
 }
 

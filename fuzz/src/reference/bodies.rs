@@ -152,11 +152,18 @@ pub fn invite_request() -> Shape {
 pub fn invite_response() -> Shape {
     let state = Shape::Made(
         Box::new(any_bytes()),
-        |state| require([&b"live"[..], b"revoked", b"spent"].contains(&bytes_of(state)), MALFORMED),
+        |state| {
+            require(
+                [&b"live"[..], b"revoked", b"spent"].contains(&bytes_of(state)),
+                MALFORMED,
+            )
+        },
         |rng| Value::Bytes(rng.pick(&[&b"live"[..], b"revoked", b"spent"]).to_vec()),
     );
     let summary = Shape::Array(vec![fixed(16), U64, U64, U8, U8, U16, state]);
-    let yes_or_no = rule(U64, |flag| require(uint(flag).is_some_and(|flag| flag <= 1), MALFORMED));
+    let yes_or_no = rule(U64, |flag| {
+        require(uint(flag).is_some_and(|flag| flag <= 1), MALFORMED)
+    });
     let kinds = vec![
         (0, vec![yes_or_no]),
         (1, vec![any_bytes()]),
@@ -254,7 +261,10 @@ pub fn blob_request() -> Shape {
         (1, Shape::Array(vec![b(), fixed(32), fixed(32), U64])),
         (2, Shape::Array(vec![b(), fixed(32), fixed(32)])),
         (3, Shape::Array(vec![b(), U32, U64])),
-        (4, Shape::Array(vec![b(), list_up_to(LIST_MAX, Shape::Array(vec![U32, b()]))])),
+        (
+            4,
+            Shape::Array(vec![b(), list_up_to(LIST_MAX, Shape::Array(vec![U32, b()]))]),
+        ),
         (5, Shape::Array(vec![b()])),
         (6, control()),
         (7, manifest()),

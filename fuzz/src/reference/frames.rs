@@ -5,7 +5,8 @@ use drover_wire::error::Code;
 
 use super::generate::uint as number;
 use super::{
-    Fault, MALFORMED, Shape, U8, U16, U32, U64, any_bytes, array, bodies, bytes_of, fixed, list, require, rule, uint,
+    Fault, MALFORMED, Shape, U8, U16, U32, U64, any_bytes, array, bodies, bytes_of, fixed, list, require,
+    rule, uint,
 };
 use crate::random::Rng;
 
@@ -16,7 +17,10 @@ pub const WAKE_BYTES_MAX: usize = 1024;
 
 /// The registry of 04 §2: classes and their codes.
 pub const REGISTRY: [(&str, &[&str]); 6] = [
-    ("retry", &["backpressure", "lock_timeout", "failover", "push_backpressure"]),
+    (
+        "retry",
+        &["backpressure", "lock_timeout", "failover", "push_backpressure"],
+    ),
     (
         "reject",
         &[
@@ -56,9 +60,9 @@ pub const REGISTRY: [(&str, &[&str]); 6] = [
 
 /// Whether the registry has this pair.
 pub fn is_registered(class: &[u8], code: &[u8]) -> bool {
-    REGISTRY.iter().any(|(known, codes)| {
-        known.as_bytes() == class && codes.iter().any(|known| known.as_bytes() == code)
-    })
+    REGISTRY
+        .iter()
+        .any(|(known, codes)| known.as_bytes() == class && codes.iter().any(|known| known.as_bytes() == code))
 }
 
 /// One of the registry's pairs.
@@ -122,7 +126,10 @@ fn error() -> Shape {
         Box::new(fields),
         |error| {
             let fields = array(error)?;
-            require(is_registered(bytes_of(&fields[0]), bytes_of(&fields[1])), MALFORMED)
+            require(
+                is_registered(bytes_of(&fields[0]), bytes_of(&fields[1])),
+                MALFORMED,
+            )
         },
         |rng| {
             let (class, code) = registered(rng);
@@ -175,7 +182,12 @@ fn wake() -> Shape {
             require(drover_wire::frame::is_register_url(url), PUSH_MALFORMED)
         },
         |rng| {
-            let urls = ["", "https://ringer.example/v1/handles", "http://127.0.0.1:1/", "http://[::1]"];
+            let urls = [
+                "",
+                "https://ringer.example/v1/handles",
+                "http://127.0.0.1:1/",
+                "http://[::1]",
+            ];
             Value::Text((*rng.pick(&urls)).to_owned())
         },
     );
@@ -214,6 +226,8 @@ pub fn code(fault: Fault) -> (Code, bool) {
 
 /// An envelope (01 §4).
 pub fn envelope() -> Shape {
-    let enc = rule(U8, |enc| require(uint(enc).is_some_and(|enc| enc <= 1), MALFORMED));
+    let enc = rule(U8, |enc| {
+        require(uint(enc).is_some_and(|enc| enc <= 1), MALFORMED)
+    });
     Shape::Array(vec![U8, enc, fixed(32), U64, U64, U64, fixed(32), any_bytes()])
 }

@@ -6,7 +6,8 @@ use drover_wire::error::Code;
 use super::frames::{is_registered, offer, registered};
 use super::generate::uint as number;
 use super::{
-    Fault, MALFORMED, Shape, U8, U32, U64, any_bytes, array, at, fixed, key, key_if, list, require, rule, uint,
+    Fault, MALFORMED, Shape, U8, U32, U64, any_bytes, array, at, fixed, key, key_if, list, require, rule,
+    uint,
 };
 
 const UNKNOWN_FIELD: Fault = Fault::Code(Code::UnknownRequiredField, false);
@@ -45,7 +46,13 @@ fn judge(frame: &Value) -> Result<(), Fault> {
         .iter()
         .find(|(known, _)| uint(tag) == Some(*known))
         .ok_or(MALFORMED)?;
-    let rest = Value::Map(pairs.iter().filter(|(key, _)| uint(key) != Some(0)).cloned().collect());
+    let rest = Value::Map(
+        pairs
+            .iter()
+            .filter(|(key, _)| uint(key) != Some(0))
+            .cloned()
+            .collect(),
+    );
     // Of AUTH's two shapes the keys tell which.
     let fits = |shape: &&Shape| !matches!(shape.judge(&rest), Err(fault) if fault == MALFORMED);
     let shape = shapes.iter().find(fits).unwrap_or(&shapes[0]);
@@ -76,7 +83,9 @@ fn frames() -> Vec<(u64, Vec<Shape>)> {
             vec![map(vec![
                 key(
                     1,
-                    rule(list(fixed(32)), |groups| require(!array(groups)?.is_empty(), MALFORMED)),
+                    rule(list(fixed(32)), |groups| {
+                        require(!array(groups)?.is_empty(), MALFORMED)
+                    }),
                 ),
                 key_if(2, U64),
                 key_if(3, Shape::Bool),
@@ -103,7 +112,10 @@ fn state() -> Shape {
             let mode = at(state, 3).and_then(Value::as_text);
             let reasoned = at(state, 5).is_some();
             let floor = at(state, 4).and_then(uint);
-            require(mode == Some("read_only") || (mode == Some("full") && !reasoned), MALFORMED)?;
+            require(
+                mode == Some("read_only") || (mode == Some("full") && !reasoned),
+                MALFORMED,
+            )?;
             require(floor.is_some_and(|floor| floor <= 1), MALFORMED)
         },
         |rng| {
@@ -185,11 +197,21 @@ fn error() -> Shape {
         |error| {
             let any = || Shape::Own(|_| Ok(()), |_| Value::Null);
             Shape::Map(
-                vec![key(1, Shape::Text), key(2, Shape::Text), key_if(3, any()), key_if(4, any())],
+                vec![
+                    key(1, Shape::Text),
+                    key(2, Shape::Text),
+                    key_if(3, any()),
+                    key_if(4, any()),
+                ],
                 MALFORMED,
             )
             .judge(error)?;
-            let word = |key| at(error, key).and_then(Value::as_text).unwrap_or_default().as_bytes();
+            let word = |key| {
+                at(error, key)
+                    .and_then(Value::as_text)
+                    .unwrap_or_default()
+                    .as_bytes()
+            };
             require(is_registered(word(1), word(2)), MALFORMED)?;
             at(error, 3).map_or(Ok(()), |state| fixed(32).judge(state))?;
             at(error, 4).map_or(Ok(()), |ms| U64.judge(ms))

@@ -21,14 +21,18 @@ fn header() -> Shape {
         |v| require(uint(v) == Some(1), Fault::Range),
         |_| number(1u8),
     );
-    let enc = rule(U64, |enc| require(uint(enc).is_some_and(|enc| enc <= 1), Fault::Range));
+    let enc = rule(U64, |enc| {
+        require(uint(enc).is_some_and(|enc| enc <= 1), Fault::Range)
+    });
     map(vec![key(1, version), key(2, enc), key(3, fixed(32)), key(4, U64)])
 }
 
 /// A delegation.
 pub fn certificate() -> Shape {
     // At most 4096, a ceiling of this client's.
-    let capabilities = rule(some(Shape::Text), |list| require(array(list)?.len() <= 4096, Fault::Count));
+    let capabilities = rule(some(Shape::Text), |list| {
+        require(array(list)?.len() <= 4096, Fault::Count)
+    });
     map(vec![
         key(1, fixed(32)),
         key(2, fixed(32)),

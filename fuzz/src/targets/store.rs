@@ -125,7 +125,13 @@ pub fn run(input: &[u8]) {
             files.remove(Path::new("LOCK"));
             assert_eq!(after.keys().collect::<Vec<_>>(), files.keys().collect::<Vec<_>>());
             let changed: Vec<_> = files.iter().filter(|(name, bytes)| after[*name] != **bytes).collect();
-            assert!(changed.is_empty(), "{} was changed", changed[0].0.display());
+            assert!(
+                changed.is_empty(),
+                "{} was changed, {} -> {} bytes: {reason}",
+                changed[0].0.display(),
+                changed[0].1.len(),
+                after[changed[0].0].len()
+            );
         }
         Err(error) => panic!("{error}"),
     }

@@ -121,7 +121,14 @@ fn every_violation_fails_the_connection() {
 #[test]
 fn what_a_head_forbids_is_refused_before_its_payload_is_there() {
     for first in 0..=255_u8 {
-        for (second, length) in [(0x00, 0), (0x7d, 0), (0x80, 0), (0xfd, 0), (0xfe, 125), (0xfe, 126)] {
+        for (second, length) in [
+            (0x00, 0),
+            (0x7d, 0),
+            (0x80, 0),
+            (0xfd, 0),
+            (0xfe, 125),
+            (0xfe, 126),
+        ] {
             let mut codec = Codec::default();
             let verdict = codec.next(&mut BytesMut::from(&[first, second, 0, length][..]));
             let legal = match first {

@@ -8,7 +8,7 @@ use drover_wire::envelope::Envelope;
 use drover_wire::error::Code;
 use drover_wire::frame::{BytesListBuf, Frame, Keys, List32Buf, Wake};
 use drover_wire::id::{CallId, EntryHash, GroupId, Hash, PublicKey, Salt, Signature, Token};
-use drover_wire::invite::{Record, canonical_code};
+use drover_wire::invite::Record;
 use drover_wire::join::{Bundle, Request, Response};
 use drover_wire::map::MapFrame;
 use drover_wire::retention::{Control, Destruction, Manifest, Policy, Resolution};
