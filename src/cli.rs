@@ -3,7 +3,7 @@
 
 use crate::config::{self, Config, ConfigError, Environment, Key};
 use crate::inspect::{NO_SUCH, Question};
-use crate::{demo, operator_key, private_client, serve, workspace};
+use crate::{demo, limits, operator_key, private_client, serve, workspace};
 use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 use drover_storage::StoreError;
 use drover_storage::embedded::OpenError;
@@ -159,8 +159,15 @@ fn run(args: &[OsString], environment: &Environment, out: &mut dyn Write) -> Res
         return print(VERSION);
     }
     let command = match cli.command.unwrap_or(Command::Serve) {
-        Command::Demo => return demo::demo(out),
-        Command::Bench(args) => return drover_benches::run(&args).map_err(bench_failure),
+        Command::Demo => {
+            limits::raise();
+            return demo::demo(out);
+        }
+        Command::Bench(args) => {
+            // Each connection it makes is an open file of its own.
+            limits::raise();
+            return drover_benches::run(&args).map_err(bench_failure);
+        }
         command => command,
     };
     let config = load(cli.config.as_deref())?;

@@ -22,6 +22,12 @@ pub enum Scenario {
     IdleTls,
     /// Opening and authenticating connections.
     Open,
+    /// Publishing a full access set that drops connected devices.
+    Access,
+    /// JOINs racing for one seat, and SENDs while one-time codes are hashed.
+    Join,
+    /// DROP of a long log, and what another group's SENDs notice of it.
+    Drop,
     /// The raw baselines alone, without a relay.
     Baseline,
     /// Everything, and the table of figures that must be reached.
@@ -39,6 +45,9 @@ impl Scenario {
                 Scenario::Replay,
                 Scenario::Recon,
                 Scenario::Open,
+                Scenario::Access,
+                Scenario::Join,
+                Scenario::Drop,
                 Scenario::Idle,
             ]
             .into_iter()
@@ -89,7 +98,7 @@ pub struct BenchArgs {
     #[arg(long, default_value_t = 5.0)]
     pub seconds: f64,
 
-    /// Authenticated connections under load [default: 64; fanout 200 subscribers; idle 4000]
+    /// Authenticated connections under load [default: 64; fanout 200 subscribers; idle 9000; access 100 dropped]
     #[arg(long)]
     pub connections: Option<usize>,
 
@@ -113,9 +122,9 @@ pub struct BenchArgs {
     #[arg(long)]
     pub rate: Option<f64>,
 
-    /// Envelopes in the stored log (replay, recon)
-    #[arg(long, default_value_t = 20_000)]
-    pub envelopes: usize,
+    /// Envelopes in the stored log (replay, recon, drop) [default: 20000; drop 100000]
+    #[arg(long)]
+    pub envelopes: Option<usize>,
 
     /// Envelopes the client lacks (recon)
     #[arg(long, default_value_t = 10)]
@@ -145,11 +154,15 @@ pub struct BenchArgs {
 impl BenchArgs {
     /// Whether the settings are those for which figures are stated that must be reached.
     pub(crate) fn is_reference(&self) -> bool {
-        let untouched = [self.connections, self.groups, self.size]
+        let untouched = [self.connections, self.groups, self.size, self.envelopes]
             .iter()
             .all(Option::is_none);
-        let log = (self.envelopes, self.missing) == (20_000, 10);
-        untouched && log && self.window == 64 && self.rate.is_none_or(|rate| rate == 100.0)
+        untouched && self.missing == 10 && self.window == 64 && self.rate.is_none_or(|rate| rate == 100.0)
+    }
+
+    /// Envelopes in the stored log that is read.
+    pub(crate) fn stored(&self) -> usize {
+        self.envelopes.unwrap_or(20_000)
     }
 
     /// Whether a relay is started.

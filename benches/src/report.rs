@@ -45,7 +45,7 @@ const fn target(row: &'static str, figure: &'static str, bound: Bound, what: &'s
     }
 }
 
-const TARGETS: [Target; 12] = [
+const TARGETS: [Target; 18] = [
     target(
         "ingest",
         "cpu_ms_per_1000",
@@ -100,6 +100,42 @@ const TARGETS: [Target; 12] = [
         "cpu_ms_each",
         Bound::AtMost(3.0),
         "CPU ms per reconciliation",
+    ),
+    target(
+        "access",
+        "cpu_ms_each",
+        Bound::AtMost(5.0),
+        "CPU ms per publication of 4096 entries",
+    ),
+    target(
+        "access",
+        "open_at_answer_max",
+        Bound::AtMost(0.0),
+        "dropped connections open at the answer",
+    ),
+    target(
+        "join-race",
+        "winners_max",
+        Bound::AtMost(1.0),
+        "winners of one seat, at most",
+    ),
+    target(
+        "join-race",
+        "winners_min",
+        Bound::AtLeast(1.0),
+        "winners of one seat, at least",
+    ),
+    target(
+        "join-send",
+        "p99_ratio",
+        Bound::AtMost(3.0),
+        "p99 of SEND beside 8 hashes / idle",
+    ),
+    target(
+        "drop",
+        "cpu_us_each",
+        Bound::AtMost(2.0),
+        "CPU us per envelope dropped",
     ),
     target(
         "idle",

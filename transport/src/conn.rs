@@ -59,6 +59,10 @@ pub(crate) struct Conn<S> {
     pub(crate) paused: bool,
     /// The engine waits for room.
     pub(crate) watched: bool,
+    /// The engine has authenticated it.
+    pub(crate) known: bool,
+    /// What [`World::weigh`](crate::world::World::weigh) counts of it.
+    pub(crate) hoard_bytes: usize,
 }
 
 impl<S> Conn<S> {
@@ -79,6 +83,8 @@ impl<S> Conn<S> {
             dirty: false,
             paused: false,
             watched: false,
+            known: false,
+            hoard_bytes: 0,
         }
     }
 

@@ -39,6 +39,7 @@ impl<D: Driver> Turn<D> {
                     if !deaf {
                         let data = self.chunk.take(bytes);
                         self.feed(id, data);
+                        self.world.weigh(id);
                     }
                 }
                 Err(error) => match error.kind() {

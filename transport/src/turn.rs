@@ -369,6 +369,7 @@ impl<D: Driver> Turn<D> {
         let Some(conn) = self.world.conns.remove(id) else {
             return;
         };
+        self.world.hoarded_bytes -= conn.hoard_bytes;
         let Conn {
             socket,
             outbox,
@@ -433,6 +434,8 @@ impl<D: Driver> Turn<D> {
             dirty: false,
             paused,
             watched: false,
+            known: false,
+            hoard_bytes: 0,
         };
         self.world.conns.insert(conn);
         self.world.metrics.sockets.add(1);

@@ -1,11 +1,15 @@
 //! What is measured, and what every scenario has in common.
 
+mod access;
+mod drop;
 mod fanout;
 mod idle;
 mod ingest;
+mod join;
 mod open;
 mod recon;
 mod replay;
+mod steady;
 
 use crate::args::{BenchArgs, Scenario};
 use crate::baseline;
@@ -82,6 +86,9 @@ fn rows(args: &BenchArgs, scenario: Scenario) -> Result<Vec<Row>, Error> {
         Scenario::Replay => with_baselines(replay::run(args)?, baseline::replay, args),
         Scenario::Recon => Ok(vec![recon::run(args)?]),
         Scenario::Open => Ok(vec![open::run(args)?]),
+        Scenario::Access => Ok(vec![access::run(args)?]),
+        Scenario::Join => join::run(args),
+        Scenario::Drop => drop::run(args),
         Scenario::Idle => {
             let tls = args.url.as_deref().is_some_and(|url| url.starts_with("wss"));
             Ok(vec![idle::run(args, tls)?])
@@ -113,9 +120,19 @@ struct Bench {
 impl Bench {
     /// Starts or finds the relay, and enters a workspace with this many devices.
     fn enter(args: &BenchArgs, devices: usize, tls: bool) -> Result<Self, Error> {
+        Self::enter_as(args, devices, tls, |target| target)
+    }
+
+    /// The same, for clients that reach it in a way of their own.
+    fn enter_as(
+        args: &BenchArgs,
+        devices: usize,
+        tls: bool,
+        reached: impl Fn(Target) -> Target,
+    ) -> Result<Self, Error> {
         if args.is_spawned() {
             let relay = Relay::start(args, tls)?;
-            let target = Target::parse(&relay.url)?;
+            let target = reached(Target::parse(&relay.url)?);
             let workspace = Workspace::join(&target, &relay.invite, &relay.code, devices)?;
             let server = Some(Process::new(relay.pid())?);
             return Ok(Self {
@@ -129,7 +146,7 @@ impl Bench {
             .url
             .as_deref()
             .ok_or_else(|| Error::Usage("--spawn or --url is needed".into()))?;
-        let target = Target::parse(url)?;
+        let target = reached(Target::parse(url)?);
         let workspace = Workspace::enter(args, &target, devices)?;
         Ok(Self {
             _relay: None,
