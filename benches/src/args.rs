@@ -1,5 +1,6 @@
 //! The options, the same in every scenario.
 
+pub use crate::scenario::hostile::attack::Attack;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -22,6 +23,8 @@ pub enum Scenario {
     IdleTls,
     /// Opening and authenticating connections.
     Open,
+    /// A well-behaved client beside hostile ones, attack by attack (spawned relays; not part of `all`).
+    Hostile,
     /// Publishing a full access set that drops connected devices.
     Access,
     /// JOINs racing for one seat, and SENDs while one-time codes are hashed.
@@ -65,6 +68,10 @@ pub struct BenchArgs {
     /// What to measure
     #[arg(value_enum)]
     pub scenario: Scenario,
+
+    /// Attacks to measure (hostile) [default: all]
+    #[arg(value_enum)]
+    pub attacks: Vec<Attack>,
 
     /// Start a relay of this binary on a temporary directory, with its budgets opened
     #[arg(long, conflicts_with_all = ["url", "pid"])]

@@ -73,6 +73,14 @@ impl Target {
         &self.authority
     }
 
+    /// Its address.
+    pub(crate) fn address(&self) -> io::Result<std::net::SocketAddr> {
+        let mut addresses = self.authority.to_socket_addrs()?;
+        addresses
+            .next()
+            .ok_or_else(|| io::Error::other("the relay has no address"))
+    }
+
     /// The path of the upgrade request.
     pub(crate) fn path(&self) -> &str {
         &self.path

@@ -112,6 +112,14 @@ impl Peer {
         (self.link, self.inbound)
     }
 
+    /// The socket, if it is a plain one.
+    pub(crate) fn into_tcp(self) -> Option<std::net::TcpStream> {
+        match self.link {
+            Link::Plain(stream) => Some(stream),
+            Link::Tls(_) => None,
+        }
+    }
+
     fn read_more(&mut self) -> Result<(), Error> {
         let held = self.inbound.len();
         self.inbound.resize(held + READ_BYTES, 0);

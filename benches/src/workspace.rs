@@ -249,7 +249,7 @@ pub(crate) fn random<const N: usize>() -> [u8; N] {
 }
 
 /// The token at the end of an invite link, or alone.
-fn parse_token(invite: &str) -> Option<Token> {
+pub(crate) fn parse_token(invite: &str) -> Option<Token> {
     parse_hex(invite.rsplit('/').next()?).map(Token)
 }
 

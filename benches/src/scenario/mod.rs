@@ -3,6 +3,7 @@
 mod access;
 mod drop;
 mod fanout;
+pub(crate) mod hostile;
 mod idle;
 mod ingest;
 mod join;
@@ -21,6 +22,7 @@ use crate::process::Process;
 use crate::report::Report;
 use crate::spawn::Relay;
 use crate::workspace::Workspace;
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 /// Load before a measured window opens, so that it is in its steady state.
@@ -94,6 +96,7 @@ fn rows(args: &BenchArgs, scenario: Scenario) -> Result<Vec<Row>, Error> {
             Ok(vec![idle::run(args, tls)?])
         }
         Scenario::IdleTls => Ok(vec![idle::run(args, true)?]),
+        Scenario::Hostile => hostile::run(args),
         Scenario::Baseline => {
             let mut rows = baseline::ingest(args)?;
             rows.extend(baseline::fanout(args)?);
@@ -109,8 +112,8 @@ fn rows(args: &BenchArgs, scenario: Scenario) -> Result<Vec<Row>, Error> {
 
 /// The relay under load, and the workspace in it.
 struct Bench {
-    /// Kept for its [`Drop`].
-    _relay: Option<Relay>,
+    /// Killed when it is dropped.
+    relay: Option<RefCell<Relay>>,
     target: Target,
     workspace: Workspace,
     /// Whose CPU time is charged.
@@ -136,7 +139,7 @@ impl Bench {
             let workspace = Workspace::join(&target, &relay.invite, &relay.code, devices)?;
             let server = Some(Process::new(relay.pid())?);
             return Ok(Self {
-                _relay: Some(relay),
+                relay: Some(RefCell::new(relay)),
                 target,
                 workspace,
                 server,
@@ -149,11 +152,18 @@ impl Bench {
         let target = reached(Target::parse(url)?);
         let workspace = Workspace::enter(args, &target, devices)?;
         Ok(Self {
-            _relay: None,
+            relay: None,
             target,
             workspace,
             server: args.pid.map(Process::new).transpose()?,
         })
+    }
+
+    /// Mints a further workspace on a relay that was spawned; its invite link.
+    fn mint(&self) -> Result<String, Error> {
+        let relay = self.relay.as_ref();
+        let relay = relay.ok_or_else(|| Error::Usage("--spawn is needed".into()))?;
+        relay.borrow_mut().mint()
     }
 }
 

@@ -25,6 +25,8 @@ const CONTROL: u8 = 0x08;
 pub enum Item {
     /// A binary message.
     Message(Inbound),
+    /// A fragment of one that has not ended: nothing to be done, but it was work.
+    Part,
     /// A text message, whatever it says.
     Text,
     /// A ping, with its payload.
@@ -138,27 +140,23 @@ impl Codec {
     /// [`Failure`]: the connection has to end, and nothing more may be asked for.
     #[inline]
     pub fn next(&mut self, data: &mut BytesMut) -> Result<Option<Item>, Failure> {
-        loop {
-            let (head, frame) = if self.tail.is_empty() {
-                match Head::parse(data, self.slow.is_some())? {
-                    Parsed::Head(head) if data.len() >= head.frame_bytes() => {
-                        (head, data.split_to(head.frame_bytes()))
-                    }
-                    _ => {
-                        self.keep(data);
-                        return Ok(None);
-                    }
+        let (head, frame) = if self.tail.is_empty() {
+            match Head::parse(data, self.slow.is_some())? {
+                Parsed::Head(head) if data.len() >= head.frame_bytes() => {
+                    (head, data.split_to(head.frame_bytes()))
                 }
-            } else {
-                match self.complete(data)? {
-                    Some(whole) => whole,
-                    None => return Ok(None),
+                _ => {
+                    self.keep(data);
+                    return Ok(None);
                 }
-            };
-            if let Some(item) = self.frame(head, frame)? {
-                return Ok(Some(item));
             }
-        }
+        } else {
+            match self.complete(data)? {
+                Some(whole) => whole,
+                None => return Ok(None),
+            }
+        };
+        Ok(Some(self.frame(head, frame)?.unwrap_or(Item::Part)))
     }
 
     /// Moves bytes from `data` to the frame whose beginning is kept, no more than it needs.
@@ -218,6 +216,12 @@ impl Codec {
             self.tail.extend_from_slice(data);
         }
         *data = BytesMut::new();
+    }
+
+    /// Puts `data` back that [`Self::take_kept`] has given, less what was looked at since: without a copy.
+    pub(crate) fn put_back(&mut self, data: BytesMut) {
+        debug_assert!(self.tail.is_empty());
+        self.tail = data;
     }
 
     /// Takes back what [`Self::keep`] put aside, to be looked at again.
