@@ -3,6 +3,7 @@
 mod fanout;
 mod idle;
 mod ingest;
+mod media;
 mod open;
 mod recon;
 mod replay;
@@ -82,11 +83,10 @@ fn rows(args: &BenchArgs, scenario: Scenario) -> Result<Vec<Row>, Error> {
         Scenario::Replay => with_baselines(replay::run(args)?, baseline::replay, args),
         Scenario::Recon => Ok(vec![recon::run(args)?]),
         Scenario::Open => Ok(vec![open::run(args)?]),
-        Scenario::Idle => {
-            let tls = args.url.as_deref().is_some_and(|url| url.starts_with("wss"));
-            Ok(vec![idle::run(args, tls)?])
-        }
+        Scenario::Idle => Ok(vec![idle::run(args, is_tls(args))?]),
         Scenario::IdleTls => Ok(vec![idle::run(args, true)?]),
+        Scenario::Media => media::run(args, is_tls(args)),
+        Scenario::MediaTls => media::run(args, true),
         Scenario::Baseline => {
             let mut rows = baseline::ingest(args)?;
             rows.extend(baseline::fanout(args)?);
@@ -100,10 +100,15 @@ fn rows(args: &BenchArgs, scenario: Scenario) -> Result<Vec<Row>, Error> {
     }
 }
 
+/// Whether the relay's URL asks for TLS.
+fn is_tls(args: &BenchArgs) -> bool {
+    args.url.as_deref().is_some_and(|url| url.starts_with("wss"))
+}
+
 /// The relay under load, and the workspace in it.
 struct Bench {
-    /// Kept for its [`Drop`].
-    _relay: Option<Relay>,
+    /// One that was spawned, and ends with this.
+    relay: Option<Relay>,
     target: Target,
     workspace: Workspace,
     /// Whose CPU time is charged.
@@ -119,7 +124,7 @@ impl Bench {
             let workspace = Workspace::join(&target, &relay.invite, &relay.code, devices)?;
             let server = Some(Process::new(relay.pid())?);
             return Ok(Self {
-                _relay: Some(relay),
+                relay: Some(relay),
                 target,
                 workspace,
                 server,
@@ -132,7 +137,7 @@ impl Bench {
         let target = Target::parse(url)?;
         let workspace = Workspace::enter(args, &target, devices)?;
         Ok(Self {
-            _relay: None,
+            relay: None,
             target,
             workspace,
             server: args.pid.map(Process::new).transpose()?,
