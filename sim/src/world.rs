@@ -185,9 +185,11 @@ impl World {
     /// Whether somebody else of its workspace was there to send it something.
     fn has_company(&self, at: usize) -> bool {
         let workspace = self.clients[at].session.workspace;
-        let others = self.clients.iter().enumerate().filter(|(other, c)| {
-            *other != at && c.session.workspace == workspace && self.may_read(c)
-        });
+        let others = self
+            .clients
+            .iter()
+            .enumerate()
+            .filter(|(other, c)| *other != at && c.session.workspace == workspace && self.may_read(c));
         others.count() > 0
     }
 

@@ -76,10 +76,13 @@ impl Image {
 
     /// Groups of a realm, by the directory.
     pub fn groups_of(&self, realm: &RealmId) -> Vec<GroupId> {
-        let groups = self.directory.iter().filter(|(key, (owner, _))| {
-            key.kind == DirectoryKind::Group && owner == realm
-        });
-        groups.filter_map(|(key, _)| GroupId::from_slice(&key.name)).collect()
+        let groups = self
+            .directory
+            .iter()
+            .filter(|(key, (owner, _))| key.kind == DirectoryKind::Group && owner == realm);
+        groups
+            .filter_map(|(key, _)| GroupId::from_slice(&key.name))
+            .collect()
     }
 
     /// Takes a record out, as no honest store would.
