@@ -12,11 +12,13 @@
 //! | [`reconciler`] | RECONs |
 //! | [`handshaker`] | publishes handshakes |
 //! | [`live`] | sends LIVE |
+//! | [`keeper`] | keeps retention chains and DROPs |
 
 pub mod admin;
 pub mod founder;
 pub mod handshaker;
 pub mod joiner;
+pub mod keeper;
 pub mod live;
 pub mod reconciler;
 pub mod recovery;
@@ -24,7 +26,7 @@ pub mod sender;
 mod session;
 pub mod subscriber;
 
-pub use session::{Held, Session, State};
+pub use session::{Held, SOURCES, Session, State};
 
 use crate::plan::Fault;
 use crate::world::Outside;
@@ -47,6 +49,12 @@ pub enum Ask {
     Reserve(Token),
     /// A scope of a seat.
     Scope(Token, GroupId),
+    /// The first control of a retention chain.
+    Begin(GroupId),
+    /// Its policy.
+    Policy(GroupId),
+    /// A DROP.
+    Drop(GroupId),
 }
 
 /// Something a session tells its kinds.
@@ -184,7 +192,8 @@ impl Client {
     /// One more envelope in every group.
     pub(crate) fn nudge(&mut self, out: &mut Outside) {
         for group in self.session.groups.clone() {
-            self.session.send(group, b"the last one", out);
+            let ct = format!("the last one of {}", self.session.name);
+            self.session.send(group, ct.as_bytes(), out);
         }
     }
 

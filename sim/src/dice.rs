@@ -32,8 +32,11 @@ impl Dice {
 
     /// `low..=high`, small values more often: every order of magnitude alike.
     pub fn skewed(&mut self, low: u64, high: u64) -> u64 {
-        let (low, high) = (low.max(1) as f64, high.max(1) as f64);
-        (low * (high / low).powf(self.0.f64())) as u64
+        // By bits, in whole numbers: every machine draws the same.
+        let (low, high) = (low.max(1), high.max(low).max(1));
+        let bits = self.0.u32(low.ilog2()..=high.ilog2());
+        let most = high.min((1 << bits) | ((1 << bits) - 1));
+        self.0.u64(low.max(1 << bits)..=most)
     }
 
     /// One of them.

@@ -11,6 +11,7 @@
 //! | [`sabotage`] | what the simulator must be able to find; a saboteur is a file |
 //! | [`report`] | many seeds at once, and shrinking |
 //! | [`coverage`] | what came to pass, counted |
+//! | `log` | what the engine logs, as it is written |
 //! | [`trace`] | what happened, as a number and as text |
 //! | [`dice`], [`codes`] | chance, and one-time codes |
 
@@ -20,6 +21,7 @@ pub mod client;
 pub mod codes;
 pub mod coverage;
 pub mod dice;
+mod log;
 pub mod model;
 pub mod plan;
 pub mod report;

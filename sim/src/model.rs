@@ -8,7 +8,7 @@
 //! | 3: nothing to or from a removed device | [`Model::leaves`], [`Model::taken`], [`Model::number`] |
 //! | 5: what is bounded stays in its bound | [`Model::queued`] |
 //! | 6: everything after the cursor, or a notice | [`Subscription`] |
-//! | 7: nothing in the log that identifies | [`crate::log`] |
+//! | 7: nothing in the log that identifies | [`Model::logged`] |
 //!
 //! 4 and 8 need media and several nodes, which do not exist yet.
 
@@ -18,10 +18,13 @@ mod subscription;
 pub use access::Access;
 pub use subscription::Subscription;
 
-use crate::codes::CODE;
+use crate::client::SOURCES;
+use crate::codes::{CODE, realm};
+use crate::log::hex;
 use crate::store::{Image, SimStore};
 use drover_engine::outbox::{COST_MAX, MESSAGES_MAX, Outbox};
 use drover_storage::log::{StreamId, StreamKind};
+use drover_wire::drop::Request as DropRequest;
 use drover_wire::id::{GroupId, Hash, PublicKey};
 use drover_wire::join;
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,6 +63,12 @@ struct Known {
     acknowledged: BTreeSet<Hash>,
     /// Handed to the engine by a device that was entitled to.
     entitled: BTreeSet<Hash>,
+    /// A DROP may have taken them.
+    doomed: BTreeSet<Hash>,
+    /// A DROP that ran named them: they stay.
+    anchors: BTreeSet<Hash>,
+    /// A DROP named them, whatever became of it: they may stay.
+    named: BTreeSet<Hash>,
 }
 
 /// See the module.
@@ -74,6 +83,8 @@ pub struct Model {
     pub beats: BTreeSet<(GroupId, Vec<u8>)>,
     /// Envelopes acknowledged.
     pub acks: u64,
+    /// What no line of the log may hold.
+    secrets: Vec<String>,
 }
 
 impl Model {
@@ -85,6 +96,19 @@ impl Model {
             access: (0..workspaces).map(|_| Access::default()).collect(),
             beats: BTreeSet::new(),
             acks: 0,
+            secrets: vec![CODE.to_owned(), SOURCES.to_owned()],
+        }
+    }
+
+    /// The log may not show this name, not so many bytes of it.
+    pub fn hides(&mut self, name: &[u8], bytes: usize) {
+        self.secrets.push(hex(name, bytes));
+    }
+
+    /// The engine wrote this into the log.
+    pub fn logged(&mut self, line: &str) {
+        if self.secrets.iter().any(|secret| line.contains(secret)) {
+            self.fail("the log identifies nobody", || line.to_owned());
         }
     }
 
@@ -104,7 +128,8 @@ impl Model {
     /// and no other record has had this one.
     pub fn number(&mut self, stream: StreamId, seq: u64, id: Hash) {
         let durable = self.on_disk(|disk| disk.record(stream, seq).map(|r| r.id));
-        if durable != Some(id) {
+        let doomed = self.streams.get(&stream).is_some_and(|k| k.doomed.contains(&id));
+        if durable != Some(id) && !(doomed && durable.is_none()) {
             self.fail("durable before told", || {
                 format!("{stream:?} {seq} was told as {id:?}, on disk is {durable:?}")
             });
@@ -117,7 +142,7 @@ impl Model {
                 format!("{stream:?} {seq} was {other:?} and is {id:?}")
             });
         }
-        if before.is_some_and(|before| before != seq) {
+        if before.is_some_and(|before| before != seq) && !doomed {
             self.fail("a duplicate gets its first seq", || {
                 format!("{stream:?} {id:?} was {before:?} and is {seq}")
             });
@@ -173,18 +198,63 @@ impl Model {
 
     /// A client that held `held` when a reconciliation ended that began when the group held `owed`.
     pub fn reconciled(&mut self, group: GroupId, owed: &BTreeSet<Hash>, held: &BTreeMap<Hash, u64>) {
-        if let Some(missing) = owed.iter().find(|id| !held.contains_key(*id)) {
+        let doomed = self.streams.get(&envelopes(group)).map(|k| &k.doomed);
+        let gone = |id: &Hash| doomed.is_some_and(|doomed| doomed.contains(id));
+        if let Some(missing) = owed.iter().find(|id| !held.contains_key(*id) && !gone(id)) {
             self.fail("reconciliation leaves nothing out", || {
                 format!("{group:?}: {missing:?} was there when it began and not held when it ended")
             });
         }
     }
 
-    /// The relay asks for what it acknowledged.
+    /// The relay lacks what it acknowledged: a DROP may have taken it, nothing else.
     pub fn missing(&mut self, group: GroupId, ids: &[Hash]) {
-        self.fail("an acknowledged SEND survives", || {
-            format!("{group:?}: the relay lacks {ids:?}")
+        let doomed = self.streams.get(&envelopes(group)).map(|k| &k.doomed);
+        let lost = ids
+            .iter()
+            .find(|id| doomed.is_none_or(|doomed| !doomed.contains(*id)));
+        if let Some(lost) = lost.copied() {
+            self.fail("an acknowledged SEND survives", || {
+                format!("{group:?}: the relay lacks {lost:?}")
+            });
+        }
+    }
+
+    /// The engine is handed a DROP: from now on what it takes may be gone.
+    pub fn drops(&mut self, request: &DropRequest) {
+        let stream = envelopes(request.group);
+        let known = self.streams.entry(stream).or_default();
+        let named = |id: &Hash| *id == request.checkpoint || request.snapshots.contains(id);
+        self.store.on_disk(|disk| {
+            let barrier = disk.stream(stream).find(|(_, r)| r.id == request.checkpoint);
+            let Some((barrier, _)) = barrier else { return };
+            let below = disk.records_between(stream, 0, barrier).map(|(_, id)| id);
+            let taken = below.filter(|id| !named(id) && !known.anchors.contains(id));
+            known.doomed.extend(taken);
         });
+        known
+            .named
+            .extend(request.snapshots.iter().chain([&request.checkpoint]));
+    }
+
+    /// A DROP is said to have run: what it takes is gone, and what it names stays.
+    pub fn dropped(&mut self, request: &DropRequest, who: &str) {
+        let stream = envelopes(request.group);
+        let known = self.streams.entry(stream).or_default();
+        known
+            .anchors
+            .extend(request.snapshots.iter().chain([&request.checkpoint]));
+        let left = self.store.on_disk(|disk| {
+            let barrier = disk.stream(stream).find(|(_, r)| r.id == request.checkpoint);
+            let (barrier, _) = barrier?;
+            disk.records_between(stream, 0, barrier)
+                .find(|(_, id)| known.doomed.contains(id) && !known.named.contains(id))
+        });
+        if let Some((seq, id)) = left {
+            self.fail("a DROP takes what lies below", || {
+                format!("{who}: {stream:?} still holds {seq}, {id:?}")
+            });
+        }
     }
 
     /// The end: every record on disk was somebody's, and everything acknowledged is on disk.
@@ -195,7 +265,7 @@ impl Model {
             for (stream, known) in &self.streams {
                 for id in &known.acknowledged {
                     let held = known.by_id.get(id).and_then(|seq| disk.record(*stream, *seq));
-                    if held.is_none_or(|r| r.id != *id) {
+                    if held.is_none_or(|r| r.id != *id) && !known.doomed.contains(id) {
                         lost = Some((*stream, *id));
                     }
                 }
@@ -215,6 +285,20 @@ impl Model {
                 }
             }
         });
+        for workspace in 0..self.access.len() {
+            let realm = realm(workspace);
+            let (counted, held) = self.on_disk(|disk| {
+                let groups = disk.groups_of(&realm);
+                let held = disk.streams().into_iter().filter(|s| groups.contains(&s.group));
+                let bytes = held.flat_map(|s| disk.stream(s).map(|(_, r)| u64::from(r.budget_bytes)));
+                (disk.usage(&realm), bytes.sum::<u64>())
+            });
+            if counted != held {
+                self.fail("the log budget counts what is held", || {
+                    format!("{realm:?}: {counted} bytes are counted, {held} are held")
+                });
+            }
+        }
         if let Some((stream, id)) = lost {
             self.fail("an acknowledged SEND survives", || {
                 format!("{stream:?}: {id:?} is not on disk")

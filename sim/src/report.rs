@@ -21,7 +21,7 @@ const TRIES: u64 = 12;
 /// Runs one seed; a panic of what is under test is a broken rule like any other.
 pub fn run(seed: &Seed, hire: Option<Hire>, with_text: bool) -> Summary {
     let world = World::new(Plan::draw(seed), hire.map(|hire| hire()), with_text);
-    let ran = catch_unwind(AssertUnwindSafe(|| world.run()));
+    let ran = catch_unwind(AssertUnwindSafe(|| crate::log::caught(|| world.run())));
     ran.unwrap_or_else(|panic| Summary {
         happened: 0,
         coverage: Coverage::default(),

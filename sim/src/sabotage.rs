@@ -9,6 +9,7 @@ mod dropped_push;
 mod lost_notice;
 mod overtaking;
 mod skipped_item;
+mod talkative;
 
 use crate::dice::Dice;
 use crate::report::Hire;
@@ -68,6 +69,8 @@ pub const ALL: &[(&str, Hire)] = &[
     ("lost-notice", || Box::<lost_notice::LostNotice>::default()),
     // One that skips an item of a RECON answer.
     ("skipped-item", || Box::<skipped_item::SkippedItem>::default()),
+    // One that logs what nobody may read.
+    ("talkative", || Box::<talkative::Talkative>::default()),
 ];
 
 /// The saboteur of this name.

@@ -54,7 +54,8 @@ enum Stage {
     Wild,
     /// Nothing goes wrong any more; everybody finishes what they began.
     Healed,
-    /// In each group one more envelope is sent, so that whoever is owed a notice gets it.
+    /// Everybody sends one more envelope in each group, so that whoever is owed a notice gets it: it comes before the
+    /// next frame of the group (02 §9).
     Nudged,
     /// Everybody reconciles.
     Reconciling,
@@ -150,6 +151,10 @@ impl World {
             };
             self.out.clock.now_us = self.out.agenda.now_us();
             self.happen(happening);
+            for line in crate::log::lines() {
+                self.out.coverage.add("log lines", 1);
+                self.out.model.logged(&line);
+            }
             for complaint in self.out.store.complaints() {
                 self.out.model.fail("the store's rules are kept", || complaint);
             }
@@ -177,6 +182,17 @@ impl World {
         self.out.model.access[client.session.workspace].lists(&client.device())
     }
 
+    /// Whether somebody else of its workspace was there to send it something.
+    fn has_company(&self, at: usize) -> bool {
+        let workspace = self.clients[at].session.workspace;
+        let others = self
+            .clients
+            .iter()
+            .enumerate()
+            .filter(|(other, c)| *other != at && c.session.workspace == workspace && self.may_read(c));
+        others.count() > 0
+    }
+
     /// Whether both ends have the connection.
     fn is_connected(&self, client: &Client) -> bool {
         let open = |line: Line| self.out.net.conns[line].is_open();
@@ -201,7 +217,7 @@ impl World {
             }
             Stage::Healed => {
                 for client in 0..self.clients.len() {
-                    if self.out.founders.contains(&client) {
+                    if self.may_read(&self.clients[client]) {
                         self.clients[client].nudge(&mut self.out);
                     }
                 }
@@ -209,7 +225,7 @@ impl World {
             }
             Stage::Nudged => {
                 for at in 0..self.clients.len() {
-                    if self.may_read(&self.clients[at]) {
+                    if self.may_read(&self.clients[at]) && self.has_company(at) {
                         self.clients[at].session.settled(&mut self.out);
                     }
                     let client = &mut self.clients[at];

@@ -49,9 +49,11 @@ impl Admin {
             .filter(|d| Some(*d) != founder && !recovery.contains(d))
             .collect();
         let mut draft = workspace.draft();
-        match out.dice.below(5) {
-            0 | 1 => draft.remove(out.dice.pick(&may_go)?),
-            2 => draft.add(out.dice.pick(&outside)?),
+        // What authorizers sign together needs two of them.
+        let alone = admins.len() < 2 && out.dice.chance(0.5);
+        match if alone { 3 } else { out.dice.below(5) } {
+            0 => draft.remove(out.dice.pick(&may_go)?),
+            1 | 2 => draft.add(out.dice.pick(&outside)?),
             3 => draft.add_authorizer(out.dice.pick(&may_go).filter(|d| !admins.contains(d))?),
             _ => {
                 let others: Vec<_> = admins

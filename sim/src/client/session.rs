@@ -14,6 +14,8 @@ use drover_wire::id::{GroupId, Hash};
 use drover_wire::recon::{self, Item};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+/// What the source addresses of all clients begin with.
+pub const SOURCES: &str = "198.51.100.";
 /// How long a client waits for an answer before it gives a connection up.
 const PATIENCE_US: u64 = 60_000_000;
 
@@ -68,10 +70,27 @@ pub struct Held {
 
 impl Held {
     fn insert(&mut self, seq: u64, id: Hash) {
-        if self.envelopes.insert(id, seq).is_none() {
-            let item = recon::item(seq, &id);
-            let at = self.items.partition_point(|other| *other < item);
-            self.items.insert(at, item);
+        let before = self.envelopes.insert(id, seq);
+        if before == Some(seq) {
+            return;
+        }
+        if let Some(before) = before {
+            // It was dropped, and sent again.
+            let item = recon::item(before, &id);
+            self.items.retain(|other| *other != item);
+        }
+        let item = recon::item(seq, &id);
+        let at = self.items.partition_point(|other| *other < item);
+        self.items.insert(at, item);
+    }
+
+    /// What a DROP took is of no use to anybody.
+    fn let_go(&mut self, ids: &[Hash]) {
+        for id in ids {
+            if let Some(seq) = self.envelopes.remove(id) {
+                let item = recon::item(seq, id);
+                self.items.retain(|other| *other != item);
+            }
         }
     }
 }
@@ -133,7 +152,7 @@ impl Session {
         let held = groups.iter().map(|group| (*group, Held::default())).collect();
         Self {
             client,
-            source: format!("198.51.100.{}", client + 1),
+            source: format!("{SOURCES}{}", client + 1),
             name,
             workspace,
             identity,
@@ -457,7 +476,7 @@ impl Session {
     pub fn settled(&self, out: &mut Outside) {
         for held in self.held.values() {
             if let Some(subscription) = &held.subscription {
-                subscription.settled(&self.sent_here, &mut out.model);
+                subscription.settled(&self.name, &self.sent_here, &mut out.model);
             }
         }
     }
@@ -621,7 +640,14 @@ impl Session {
         let Ok(ranges) = recon::decode(payload) else {
             return out.model.fail("what is sent decodes", || self.name.clone());
         };
-        match reconciler.answered(&held.items, ranges) {
+        let mut next = reconciler.answered(&held.items, ranges);
+        if let Next::Offer(ids) = &next {
+            // Whatever a client holds was acknowledged, so the relay lacks only what it was told to drop.
+            out.model.missing(group, ids);
+            held.let_go(ids);
+            next = reconciler.offered(&held.items);
+        }
+        match next {
             Next::Round(payload) => {
                 held.recon = Some((reconciler, owed));
                 let frame = Frame::Recon {
@@ -638,9 +664,7 @@ impl Session {
                     subscription.behind = false;
                 }
             }
-            // Whatever a client holds was acknowledged.
-            Next::Offer(ids) => out.model.missing(group, &ids),
-            Next::GiveUp => out
+            Next::Offer(_) | Next::GiveUp => out
                 .model
                 .fail("reconciliation ends", || format!("{}: {group:?}", self.name)),
         }

@@ -122,7 +122,7 @@ impl Subscription {
     }
 
     /// The end: nothing that the relay holds has stayed out.
-    pub fn settled(&self, own: &BTreeSet<Hash>, model: &mut Model) {
+    pub fn settled(&self, who: &str, own: &BTreeSet<Hash>, model: &mut Model) {
         if self.behind {
             return;
         }
@@ -134,7 +134,7 @@ impl Subscription {
         if let Some((seq, id)) = left_out {
             model.fail("everything after the cursor, or a notice", || {
                 format!(
-                    "{:?}: {seq} ({id:?}) was never pushed, and no notice came",
+                    "{who}, {:?}: {seq} ({id:?}) was never pushed, and no notice came",
                     self.group
                 )
             });
@@ -148,7 +148,7 @@ impl Subscription {
         });
         if let Some(missing) = missing.filter(|_| !self.handshakes_cut) {
             model.fail("handshakes are dense", || {
-                format!("{:?}: handshake {missing} never came", self.group)
+                format!("{who}, {:?}: handshake {missing} never came", self.group)
             });
         }
     }

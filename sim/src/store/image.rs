@@ -4,7 +4,7 @@ use bytes::Bytes;
 use drover_storage::RealmId;
 use drover_storage::control::{Check, ControlBatch, DirectoryEntry, DirectoryKey, DirectoryKind, Outcome};
 use drover_storage::log::{AppendBatch, IndexEntry, Record, StreamId};
-use drover_wire::id::Hash;
+use drover_wire::id::{GroupId, Hash};
 use std::collections::BTreeMap;
 
 /// One record of a stream.
@@ -72,6 +72,17 @@ impl Image {
             key.kind == DirectoryKind::Realm && owner == realm
         };
         self.directory.iter().any(of_realm)
+    }
+
+    /// Groups of a realm, by the directory.
+    pub fn groups_of(&self, realm: &RealmId) -> Vec<GroupId> {
+        let groups = self
+            .directory
+            .iter()
+            .filter(|(key, (owner, _))| key.kind == DirectoryKind::Group && owner == realm);
+        groups
+            .filter_map(|(key, _)| GroupId::from_slice(&key.name))
+            .collect()
     }
 
     /// Takes a record out, as no honest store would.
@@ -192,7 +203,8 @@ impl Image {
         cut(found, bytes_max)
     }
 
-    pub(super) fn usage(&self, realm: &RealmId) -> u64 {
+    /// Bytes this realm holds, as it was last said.
+    pub fn usage(&self, realm: &RealmId) -> u64 {
         self.usage.get(realm).copied().unwrap_or_default()
     }
 

@@ -24,6 +24,7 @@ use drover_wire::access::AccessState;
 use drover_wire::envelope::Envelope;
 use drover_wire::frame::Frame;
 use drover_wire::id::{Hash, PublicKey, Token};
+use ed25519_dalek::SigningKey;
 use std::collections::VecDeque;
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -78,8 +79,8 @@ pub struct Outside {
     pub invites: Vec<Vec<Token>>,
     /// By client: its workspace and its device.
     pub(super) who: Vec<(usize, PublicKey)>,
-    /// Clients that founded their workspaces.
-    pub(super) founders: Vec<usize>,
+    /// The same clients' keys: authorizers sign together when one of them asks.
+    pub(super) keys: Vec<SigningKey>,
     healed: bool,
     /// Bytes have come into sockets nobody looked at.
     to_read: Vec<Line>,
@@ -110,7 +111,7 @@ impl Outside {
             banners: vec![None; plan.workspaces],
             invites: vec![Vec::new(); plan.workspaces],
             who: Vec::new(),
-            founders: Vec::new(),
+            keys: Vec::new(),
             healed: false,
             to_read: Vec::new(),
             plan,
@@ -486,6 +487,12 @@ impl Outside {
         }
     }
 
+    /// The private half of a device's key.
+    pub fn key_of(&self, device: &PublicKey) -> Option<SigningKey> {
+        let at = self.who.iter().position(|(_, known)| known == device)?;
+        self.keys.get(at).cloned()
+    }
+
     // ---- what the model is told
 
     /// The engine is about to be handed this message.
@@ -508,6 +515,11 @@ impl Outside {
             Ok(Frame::Handshake { group, message, .. }) => {
                 let id = Hash::of(&[&group.0, message]);
                 self.model.taken(workspace, &device, handshakes(group), id);
+            }
+            Ok(Frame::Drop { payload }) => {
+                if let Ok(request) = drover_wire::drop::Request::decode(payload) {
+                    self.model.drops(&request);
+                }
             }
             Ok(Frame::Join { body }) => self.model.joins(workspace, &device, body),
             _ => {}
@@ -547,6 +559,7 @@ impl Outside {
             .on_disk(|disk| disk.is_minted(&codes::realm(workspace)));
         if exists {
             // It was printed, or would have been.
+            self.model.hides(&minted.banner.token.0, 6);
             self.banners[workspace] = Some(minted.banner);
         } else if !self.stores.is_empty() {
             let operator = Operator::Mint {

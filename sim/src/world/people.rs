@@ -2,9 +2,13 @@
 
 use super::Outside;
 use crate::client::{Client, Kind, Session};
-use crate::client::{admin, founder, handshaker, joiner, live, reconciler, recovery, sender, subscriber};
+use crate::client::{
+    admin, founder, handshaker, joiner, keeper, live, reconciler, recovery, sender, subscriber,
+};
+use crate::codes;
 use drover_client::Identity;
 use drover_wire::id::{GroupId, Hash};
+use ed25519_dalek::SigningKey;
 
 /// The clients of all workspaces; their numbers are their places.
 pub(super) fn draw(out: &mut Outside) -> Vec<Client> {
@@ -33,6 +37,12 @@ struct Cast<'a> {
 impl Cast<'_> {
     fn draw(&mut self) {
         let plan = self.out.plan.clone();
+        for group in &self.groups {
+            self.out.model.hides(&group.0, 7);
+        }
+        for number in 0..codes::TOKENS {
+            self.out.model.hides(&codes::token(self.workspace, number).0, 6);
+        }
         let founder = self.identity(0);
         let recovery = self.identity(100);
         let replacement = self.identity(101);
@@ -40,12 +50,14 @@ impl Cast<'_> {
         let members: Vec<Identity> = (0..plan.members).map(|n| self.identity(1 + n as u8)).collect();
         let keys = members.iter().map(Identity::public).collect();
 
-        self.out.founders.push(self.clients.len());
         let nonce = self.out.dice.bytes();
         let mut kinds: Vec<Box<dyn Kind>> = vec![
             Box::new(founder::Founder::new(keys, recovery.public(), nonce)),
             Box::<admin::Admin>::default(),
         ];
+        if self.out.dice.chance(0.6) {
+            kinds.push(Box::<keeper::Keeper>::default());
+        }
         kinds.extend(self.ordinary());
         self.add("founder", founder, kinds, plan.actions);
         for (n, member) in members.into_iter().enumerate() {
@@ -94,6 +106,8 @@ impl Cast<'_> {
     fn add(&mut self, name: &str, identity: Identity, kinds: Vec<Box<dyn Kind>>, actions: u32) {
         let number = self.clients.len();
         self.out.who.push((self.workspace, identity.public()));
+        self.out.model.hides(&identity.public().0, 6);
+        self.out.keys.push(SigningKey::from_bytes(&identity.seed()));
         let name = format!("{name} of {}", self.workspace);
         let session = Session::new(
             number,
