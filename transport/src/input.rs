@@ -6,8 +6,8 @@ use crate::http::{self, Asked};
 use crate::tls::Step;
 use crate::turn::Turn;
 use crate::ws::{Failure, Item};
-use bytes::{Bytes, BytesMut};
-use drover_engine::{ConnId, Event, Flow, Peer};
+use bytes::BytesMut;
+use drover_engine::{ConnId, Event, Flow, Inbound, Peer};
 use std::io;
 use std::time::{Duration, Instant};
 
