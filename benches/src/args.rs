@@ -23,7 +23,6 @@ pub enum Scenario {
     IdleTls,
     /// Opening and authenticating connections.
     Open,
-<<<<<<< HEAD
     /// A well-behaved client beside hostile ones, attack by attack (spawned relays; not part of `all`).
     Hostile,
     /// Publishing a full access set that drops connected devices.
@@ -32,12 +31,6 @@ pub enum Scenario {
     Join,
     /// DROP of a long log, and what another group's SENDs notice of it.
     Drop,
-=======
-    /// Calls: MEDIA frames at their recipients.
-    Media,
-    /// Media, over TLS (spawned relays; elsewhere the URL says).
-    MediaTls,
->>>>>>> refs/heads/media
     /// The raw baselines alone, without a relay.
     Baseline,
     /// Everything, and the table of figures that must be reached.
@@ -55,19 +48,14 @@ impl Scenario {
                 Scenario::Replay,
                 Scenario::Recon,
                 Scenario::Open,
-<<<<<<< HEAD
                 Scenario::Access,
                 Scenario::Join,
                 Scenario::Drop,
-=======
-                Scenario::Media,
->>>>>>> refs/heads/media
                 Scenario::Idle,
             ]
             .into_iter()
             .flat_map(|part| part.parts(spawned))
             .collect(),
-            Scenario::Media if spawned => vec![Scenario::Media, Scenario::MediaTls],
             Scenario::Idle if spawned => vec![Scenario::Idle, Scenario::IdleTls],
             one => vec![one],
         }
@@ -125,7 +113,7 @@ pub struct BenchArgs {
     #[arg(long)]
     pub groups: Option<usize>,
 
-    /// Ciphertext of one envelope, bytes [default: 256; replay 1024; media 160]
+    /// Ciphertext of one envelope, bytes [default: 256; replay 1024]
     #[arg(long)]
     pub size: Option<usize>,
 
@@ -141,35 +129,9 @@ pub struct BenchArgs {
     #[arg(long)]
     pub rate: Option<f64>,
 
-<<<<<<< HEAD
     /// Envelopes in the stored log (replay, recon, drop) [default: 20000; drop 100000]
     #[arg(long)]
     pub envelopes: Option<usize>,
-=======
-    /// Calls (media) [default: 80]
-    #[arg(long)]
-    pub calls: Option<usize>,
-
-    /// Participants of each call (media) [default: 5]
-    #[arg(long)]
-    pub participants: Option<usize>,
-
-    /// MEDIA frames per second and participant (media) [default: 50]
-    #[arg(long)]
-    pub frames: Option<f64>,
-
-    /// Raise the frames per second until the p99 passes this many ms, and report the last pace below it (media)
-    #[arg(long)]
-    pub saturate_p99_ms: Option<f64>,
-
-    /// Measure again while one participant replays this many MB (media)
-    #[arg(long)]
-    pub replay_mb: Option<f64>,
-
-    /// Envelopes in the stored log (replay, recon)
-    #[arg(long, default_value_t = 20_000)]
-    pub envelopes: usize,
->>>>>>> refs/heads/media
 
     /// Envelopes the client lacks (recon)
     #[arg(long, default_value_t = 10)]
@@ -202,18 +164,12 @@ impl BenchArgs {
         let untouched = [self.connections, self.groups, self.size, self.envelopes]
             .iter()
             .all(Option::is_none);
-<<<<<<< HEAD
         untouched && self.missing == 10 && self.window == 64 && self.rate.is_none_or(|rate| rate == 100.0)
     }
 
     /// Envelopes in the stored log that is read.
     pub(crate) fn stored(&self) -> usize {
         self.envelopes.unwrap_or(20_000)
-=======
-        let untouched = untouched && (self.calls, self.participants, self.frames) == (None, None, None);
-        let log = (self.envelopes, self.missing) == (20_000, 10);
-        untouched && log && self.window == 64 && self.rate.is_none_or(|rate| rate == 100.0)
->>>>>>> refs/heads/media
     }
 
     /// Whether a relay is started.

@@ -6,12 +6,7 @@ use crate::wsframe::{self, Inbound};
 use drover_wire::frame::{Frame, List32Buf, PROTOCOL_VERSION};
 use drover_wire::id::{GroupId, PublicKey};
 use ed25519_dalek::SigningKey;
-<<<<<<< HEAD
 use std::io::{self, Read, Write};
-=======
-use std::io::{Read, Write};
-use std::net::TcpStream;
->>>>>>> refs/heads/media
 
 /// Bytes asked for by one read.
 const READ_BYTES: usize = 16 << 10;
@@ -23,15 +18,6 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// A stream that carries messages without an upgrade.
-    pub(crate) fn raw(stream: TcpStream) -> Result<Self, Error> {
-        stream.set_nodelay(true).doing("set TCP_NODELAY")?;
-        Ok(Self {
-            link: Link::Plain(stream),
-            inbound: Vec::new(),
-        })
-    }
-
     /// Connects and upgrades.
     pub(crate) fn open(target: &Target) -> Result<Self, Error> {
         let mut peer = Self {

@@ -45,11 +45,7 @@ const fn target(row: &'static str, figure: &'static str, bound: Bound, what: &'s
     }
 }
 
-<<<<<<< HEAD
 const TARGETS: [Target; 17] = [
-=======
-const TARGETS: [Target; 14] = [
->>>>>>> refs/heads/media
     target(
         "ingest",
         "cpu_ms_per_1000",
@@ -98,13 +94,6 @@ const TARGETS: [Target; 14] = [
         Bound::AtMost(1.5),
         "CPU ms per 1000 envelopes replayed",
     ),
-    target(
-        "media",
-        "cpu_ms_per_1000",
-        Bound::AtMost(4.0),
-        "CPU ms per 1000 MEDIA frames",
-    ),
-    target("media", "p99_ms", Bound::AtMost(2.0), "p99 ms of MEDIA"),
     target("recon", "rounds_max", Bound::AtMost(3.0), "rounds of RECON"),
     target(
         "recon",
@@ -161,7 +150,7 @@ const TARGETS: [Target; 14] = [
 const HOSTILE: Bound = Bound::AtMost(3.0);
 
 /// Which raw row does the same work as a row of the relay.
-const BASELINES: [(&str, &str); 10] = [
+const BASELINES: [(&str, &str); 8] = [
     ("ingest", "raw-durable"),
     ("ingest", "raw-echo"),
     ("ingest", "raw-echo-single"),
@@ -170,8 +159,6 @@ const BASELINES: [(&str, &str); 10] = [
     ("fanout", "raw-fanout-single"),
     ("fanout-paced", "raw-fanout-paced"),
     ("replay", "raw-stream"),
-    ("media", "raw-forward"),
-    ("media", "raw-forward-turns"),
 ];
 
 /// Rows in the order they were measured.

@@ -39,8 +39,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// What every report of damage ends with.
-const RESTORE: &str =
-    "Restore the folder from a backup, or move it away to start empty; nothing in it was changed";
+const RESTORE: &str = "Restore the folder from a backup, or move it away to start empty; nothing acknowledged in it was changed";
 /// A commit that takes this long is stuck: the disk does not answer, or fjall waits for background work that died.
 const STUCK: Duration = Duration::from_secs(30);
 

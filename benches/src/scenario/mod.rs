@@ -6,11 +6,7 @@ mod fanout;
 pub(crate) mod hostile;
 mod idle;
 mod ingest;
-<<<<<<< HEAD
 mod join;
-=======
-mod media;
->>>>>>> refs/heads/media
 mod open;
 mod recon;
 mod replay;
@@ -92,7 +88,6 @@ fn rows(args: &BenchArgs, scenario: Scenario) -> Result<Vec<Row>, Error> {
         Scenario::Replay => with_baselines(replay::run(args)?, baseline::replay, args),
         Scenario::Recon => Ok(vec![recon::run(args)?]),
         Scenario::Open => Ok(vec![open::run(args)?]),
-<<<<<<< HEAD
         Scenario::Access => Ok(vec![access::run(args)?]),
         Scenario::Join => join::run(args),
         Scenario::Drop => drop::run(args),
@@ -102,12 +97,6 @@ fn rows(args: &BenchArgs, scenario: Scenario) -> Result<Vec<Row>, Error> {
         }
         Scenario::IdleTls => Ok(vec![idle::run(args, true)?]),
         Scenario::Hostile => hostile::run(args),
-=======
-        Scenario::Idle => Ok(vec![idle::run(args, is_tls(args))?]),
-        Scenario::IdleTls => Ok(vec![idle::run(args, true)?]),
-        Scenario::Media => media::run(args, is_tls(args)),
-        Scenario::MediaTls => media::run(args, true),
->>>>>>> refs/heads/media
         Scenario::Baseline => {
             let mut rows = baseline::ingest(args)?;
             rows.extend(baseline::fanout(args)?);
@@ -121,20 +110,10 @@ fn rows(args: &BenchArgs, scenario: Scenario) -> Result<Vec<Row>, Error> {
     }
 }
 
-/// Whether the relay's URL asks for TLS.
-fn is_tls(args: &BenchArgs) -> bool {
-    args.url.as_deref().is_some_and(|url| url.starts_with("wss"))
-}
-
 /// The relay under load, and the workspace in it.
 struct Bench {
-<<<<<<< HEAD
     /// Killed when it is dropped.
     relay: Option<RefCell<Relay>>,
-=======
-    /// One that was spawned, and ends with this.
-    relay: Option<Relay>,
->>>>>>> refs/heads/media
     target: Target,
     workspace: Workspace,
     /// Whose CPU time is charged.
@@ -160,11 +139,7 @@ impl Bench {
             let workspace = Workspace::join(&target, &relay.invite, &relay.code, devices)?;
             let server = Some(Process::new(relay.pid())?);
             return Ok(Self {
-<<<<<<< HEAD
                 relay: Some(RefCell::new(relay)),
-=======
-                relay: Some(relay),
->>>>>>> refs/heads/media
                 target,
                 workspace,
                 server,

@@ -1,6 +1,6 @@
 //! Recovery: a store over files that are cut, flipped, swapped or gone. It opens or it refuses; it never panics, never
-//! serves anything but what was written, never opens with something acknowledged missing, and changes nothing when it
-//! refuses.
+//! serves anything but what was written, never opens with something acknowledged missing, and when it refuses
+//! has changed nothing but the end of a journal that was never acknowledged.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -130,7 +130,10 @@ pub fn run(input: &[u8]) {
             after.remove(Path::new("LOCK"));
             files.remove(Path::new("LOCK"));
             assert_eq!(after.keys().collect::<Vec<_>>(), files.keys().collect::<Vec<_>>());
-            let changed: Vec<_> = files.iter().filter(|(name, bytes)| after[*name] != **bytes).collect();
+            // A commit that nobody was answered is cut off before the rest is looked at.
+            let is_cut = |name: &Path, bytes: &[u8]| name.extension().is_some_and(|e| e == "jnl") && bytes.starts_with(&after[name]);
+            let same = |name: &Path, bytes: &[u8]| after[name] == bytes || is_cut(name, bytes);
+            let changed: Vec<_> = files.iter().filter(|(name, bytes)| !same(name, bytes)).collect();
             assert!(
                 changed.is_empty(),
                 "{} was changed, {} -> {} bytes: {reason}",

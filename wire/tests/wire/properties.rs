@@ -11,7 +11,7 @@ use drover_wire::id::{CallId, EntryHash, GroupId, Hash, PublicKey, Salt, Signatu
 use drover_wire::invite::Record;
 use drover_wire::join::{Bundle, Request, Response};
 use drover_wire::map::MapFrame;
-use drover_wire::retention::{Control, Destruction, Manifest, Policy, Resolution};
+use drover_wire::retention::Manifest;
 use drover_wire::wrap::Wrap;
 use drover_wire::{blob, drop, invite_admin, recon};
 use proptest::prelude::*;
