@@ -249,7 +249,10 @@ mod tests {
             handles.clone()
         };
         assert_eq!(message(&mut all, 0, 0), [1]);
-        assert!(message(&mut all, 9, 1).is_empty(), "nobody said that somebody left");
+        assert!(
+            message(&mut all, 9, 1).is_empty(),
+            "nobody said that somebody left"
+        );
         all.stir();
         assert_eq!(message(&mut all, 9, 2), [0]);
         assert_eq!(message(&mut all, 9, 2_000), [1], "each waits its own time");

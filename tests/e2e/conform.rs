@@ -30,7 +30,10 @@ fn run(relay: &Relay, arguments: &[&str]) -> Json {
     std::fs::write(&log, first + &second).unwrap();
     let certificate = relay.data.path().join("dev-cert.pem");
     let mut command = Command::new(PROGRAM);
-    command.arg("conform").arg(relay.url().to_string()).args(arguments);
+    command
+        .arg("conform")
+        .arg(relay.url().to_string())
+        .args(arguments);
     command.args(["--strict", "--bootstrap-from-log"]).arg(&log);
     command.arg("--json").arg(&json).arg("--junit").arg(&junit);
     if certificate.exists() {

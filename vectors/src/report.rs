@@ -229,7 +229,8 @@ mod tests {
 
     fn report(verdicts: Vec<(&str, Option<&str>, Verdict)>) -> Report {
         let line = |(index, (rule, level, verdict)): (usize, (&str, Option<&str>, Verdict))| {
-            let mut json = json!({"rule": rule, "text": "is done", "spec": "02 §6", "steps": [["a", "opens"]]});
+            let mut json =
+                json!({"rule": rule, "text": "is done", "spec": "02 §6", "steps": [["a", "opens"]]});
             if let Some(level) = level {
                 json["level"] = level.into();
             }
@@ -252,12 +253,20 @@ mod tests {
             ("b", Some("drover"), failed()),
             ("c", None, Verdict::Skipped("no calls".into())),
         ]);
-        assert_eq!((report.failures(false).count(), report.failures(true).count()), (0, 1));
+        assert_eq!(
+            (report.failures(false).count(), report.failures(true).count()),
+            (0, 1)
+        );
         assert_eq!(report.counts(), (1, 1, 1));
         let table = report.table();
-        assert!(table.contains("FAILED") && table.contains("array: got <this>") && table.contains("no calls"));
+        assert!(
+            table.contains("FAILED") && table.contains("array: got <this>") && table.contains("no calls")
+        );
         let xml = report.junit();
-        assert!(xml.contains("failures=\"0\" skipped=\"2\"") && xml.contains("&lt;this&gt; &amp; &quot;that&quot;"));
+        assert!(
+            xml.contains("failures=\"0\" skipped=\"2\"")
+                && xml.contains("&lt;this&gt; &amp; &quot;that&quot;")
+        );
         assert_eq!(report.json()["failed_required"], 0);
 
         let report = super::tests::report(vec![("a", None, failed())]);

@@ -544,7 +544,10 @@ mod tests {
             (json!({"steps": []}), "no steps"),
             (json!({"steps": [["a", "jumps"]]}), "jumps"),
             (json!({"steps": [["a", "refused", "code"]]}), "code"),
-            (json!({"steps": [["a", "refused", "c/d", {"detial": ""}]]}), "detial"),
+            (
+                json!({"steps": [["a", "refused", "c/d", {"detial": ""}]]}),
+                "detial",
+            ),
             (json!({"steps": [["a", "opens", {"until": "noon"}]]}), "noon"),
             (json!({"text": ""}), "text"),
         ] {
