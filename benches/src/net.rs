@@ -9,6 +9,8 @@ use crate::peer::Peer;
 use crate::wsframe::{self, Inbound};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -84,6 +86,21 @@ impl Net {
     /// Nanoseconds since the loop was made.
     pub(crate) fn now_ns(&self) -> u64 {
         self.epoch.elapsed().as_nanos() as u64
+    }
+
+    /// As [`Net::turn`], but the wait ends on the microsecond, where epoll's own ends on the millisecond.
+    pub(crate) fn turn_until(&mut self, due_ns: u64, load: &mut impl Load) -> Result<(), Error> {
+        let wait = Duration::from_nanos(due_ns.saturating_sub(self.now_ns()));
+        if !wait.is_zero() {
+            let timeout = Timespec::try_from(wait).ok();
+            match poll(&mut [PollFd::new(&self.poll, PollFlags::IN)], timeout.as_ref()) {
+                Err(error) if error != Errno::INTR => {
+                    return Err(io::Error::from(error)).doing("wait for sockets");
+                }
+                _ => {}
+            }
+        }
+        self.turn(Some(Duration::ZERO), load)
     }
 
     /// Waits for at most this long, then serves every socket that is ready.

@@ -387,8 +387,7 @@ impl Calls {
             self.due = Some(number);
             net.nudge(number, self)?;
         }
-        let wait_ns = self.due_ns().saturating_sub(net.now_ns());
-        net.turn(Some(Duration::from_nanos(wait_ns)), self)
+        net.turn_until(self.due_ns(), self)
     }
 }
 
