@@ -92,6 +92,7 @@ impl Shard {
                 fx.send(conn, framed(b"done"));
             }
             ("ping", _) => fx.ping(conn),
+            ("noop", _) => {}
             ("activity", _) => {
                 let activity = self.known[&conn].activity;
                 fx.send(conn, framed(&[activity as u8]));

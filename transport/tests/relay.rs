@@ -250,7 +250,6 @@ fn silence_before_authentication_ends_with_an_error() {
     let served = serve(2, false, |config| config.handshake_timeout_ms = 300);
     let mut silent = served.plain();
     let mut halfway = served.plain();
-    let began = Instant::now();
     halfway.send(connect_frame()).unwrap();
     halfway.read().unwrap();
     halfway.read().unwrap();
@@ -258,7 +257,6 @@ fn silence_before_authentication_ends_with_an_error() {
         assert_eq!(error(client), Code::RateLimited);
         assert_eq!(client.read().unwrap(), Message::Close(None));
     }
-    assert!((200..3_000).contains(&began.elapsed().as_millis()));
     until(|| served.relay.metrics().sockets == 0);
     assert_eq!(served.relay.metrics().closed[1], 2);
 }
@@ -284,9 +282,9 @@ fn stopping_is_told() {
         talk(client, &device, &served.banner.token.0);
     }
     let mut fresh = served.plain();
-    let began = Instant::now();
     let relay = served.relay;
-    let stopper = std::thread::spawn(move || relay.drain(Duration::from_secs(5)));
+    // With a deadline that never comes: it must not wait for one.
+    let stopper = std::thread::spawn(move || relay.drain(Duration::from_secs(86_400)));
     for client in clients.iter_mut().chain([&mut fresh]) {
         assert_eq!(error(client), Code::Failover);
         match client.read().unwrap() {
@@ -297,5 +295,4 @@ fn stopping_is_told() {
     }
     drop((clients, fresh));
     stopper.join().unwrap();
-    assert!(began.elapsed() < Duration::from_secs(3));
 }

@@ -96,7 +96,12 @@ pub(super) fn run(args: &BenchArgs, tls: bool) -> Result<Vec<Row>, Error> {
     }
     let mut load = Calls::new(plan, 0);
     let name = if tls { "media-tls" } else { "media" };
-    let counters = || bench.relay.as_ref().and_then(|relay| Counters::of(relay));
+    let counters = || {
+        bench
+            .relay
+            .as_ref()
+            .and_then(|relay| Counters::of(&relay.borrow()))
+    };
     let mut rows = Vec::new();
     if let Some(bound_ms) = args.saturate_p99_ms {
         let runs = saturate(args, bound_ms, bench.server.as_ref(), &mut net, &mut load)?;

@@ -132,10 +132,16 @@ impl Challenges {
     pub fn new() -> Result<Self, getrandom::Error> {
         let mut secret = [0; 32];
         getrandom::fill(&mut secret)?;
-        Ok(Self {
+        Ok(Self::with_secret(secret))
+    }
+
+    /// With this secret, from which everything follows that a shard does by chance: challenges, the spread of retry
+    /// intervals and of collector passes. For a world that repeats itself; a relay draws a fresh one ([`Challenges::new`]).
+    pub fn with_secret(secret: [u8; 32]) -> Self {
+        Self {
             secret,
             nonce: AtomicU64::new(0),
-        })
+        }
     }
 
     fn next(&self) -> (&[u8; 32], u64) {

@@ -355,6 +355,11 @@ impl World {
         self.pump();
     }
 
+    /// What waits of this kind is let through in the next turn.
+    pub fn let_through(&mut self, kind: Kind) {
+        self.held.remove(&kind);
+    }
+
     /// Lets the oldest waiting request of this kind through.
     pub fn release_one(&mut self, kind: Kind) {
         let at = self.out.jobs.iter().position(|job| job.work.kind() == kind);

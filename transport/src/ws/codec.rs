@@ -20,6 +20,8 @@ const HEAD_BYTES_MAX: usize = 14;
 pub(crate) enum Item {
     /// A binary message.
     Message(Inbound),
+    /// A fragment of one that has not ended: nothing to be done, but it was work.
+    Part,
     /// A text message, whatever it says.
     Text,
     /// A ping, with its payload.
@@ -107,27 +109,23 @@ impl Codec {
     /// The next item of `data`. `None` once all of it is taken: what is incomplete is kept.
     #[inline]
     pub(crate) fn next(&mut self, data: &mut BytesMut) -> Result<Option<Item>, Failure> {
-        loop {
-            let (head, frame) = if self.tail.is_empty() {
-                match Head::parse(data)? {
-                    Parsed::Head(head) if data.len() >= head.frame_bytes() => {
-                        (head, data.split_to(head.frame_bytes()))
-                    }
-                    _ => {
-                        self.keep(data);
-                        return Ok(None);
-                    }
+        let (head, frame) = if self.tail.is_empty() {
+            match Head::parse(data)? {
+                Parsed::Head(head) if data.len() >= head.frame_bytes() => {
+                    (head, data.split_to(head.frame_bytes()))
                 }
-            } else {
-                match self.complete(data)? {
-                    Some(whole) => whole,
-                    None => return Ok(None),
+                _ => {
+                    self.keep(data);
+                    return Ok(None);
                 }
-            };
-            if let Some(item) = self.frame(head, frame)? {
-                return Ok(Some(item));
             }
-        }
+        } else {
+            match self.complete(data)? {
+                Some(whole) => whole,
+                None => return Ok(None),
+            }
+        };
+        Ok(Some(self.frame(head, frame)?.unwrap_or(Item::Part)))
     }
 
     /// Moves bytes from `data` to the frame whose beginning is kept, no more than it needs.
@@ -189,6 +187,12 @@ impl Codec {
         *data = BytesMut::new();
     }
 
+    /// Puts `data` back that [`Self::take_kept`] has given, less what was looked at since: without a copy.
+    pub(crate) fn put_back(&mut self, data: BytesMut) {
+        debug_assert!(self.tail.is_empty());
+        self.tail = data;
+    }
+
     /// Takes back what [`Self::keep`] put aside, to be looked at again.
     pub(crate) fn take_kept(&mut self) -> BytesMut {
         std::mem::take(&mut self.tail)
@@ -196,6 +200,6 @@ impl Codec {
 
     /// Bytes put aside.
     pub(crate) fn kept_bytes(&self) -> usize {
-        self.tail.len()
+        self.tail.len() + self.slow.as_ref().map_or(0, |slow| slow.open_bytes())
     }
 }

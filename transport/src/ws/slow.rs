@@ -25,6 +25,8 @@ pub(super) fn config() -> WebSocketConfig {
 pub(super) struct Slow {
     context: WebSocketContext,
     in_message: bool,
+    /// Payload of that message so far.
+    open_bytes: usize,
 }
 
 impl Default for Slow {
@@ -32,6 +34,7 @@ impl Default for Slow {
         Self {
             context: WebSocketContext::new(Role::Server, Some(config())),
             in_message: false,
+            open_bytes: 0,
         }
     }
 }
@@ -42,6 +45,7 @@ impl Slow {
         let (fin, opcode) = (head.first & 0x80 != 0, head.first & 0x0f);
         if opcode < 8 {
             self.in_message = !fin;
+            self.open_bytes += head.payload_bytes;
         }
         if opcode == 8 && !close_code_is_allowed(head, frame) {
             // tungstenite would answer it with a code of its own instead of failing.
@@ -64,6 +68,11 @@ impl Slow {
             Err(Error::Capacity(_)) => Err(Failure::Oversize),
             Ok(Message::Frame(_)) | Err(_) => Err(Failure::Protocol),
         }
+    }
+
+    /// Bytes kept of a fragmented message that has begun and not ended.
+    pub(super) fn open_bytes(&self) -> usize {
+        self.open_bytes
     }
 
     /// Whether a fragmented message has begun and not ended.
