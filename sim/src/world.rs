@@ -257,7 +257,7 @@ impl World {
     fn misfortunes(&mut self) {
         if self.out.strikes(Fault::Clock) {
             let what = self.out.clock.fault(&mut self.out.misfortune);
-            self.out.note(&[b'k'], |line| line.push_str(&what));
+            self.out.note(b"k", |line| line.push_str(&what));
             for shard in 0..self.shards.len() {
                 self.wake_shard(shard);
             }

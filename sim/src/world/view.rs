@@ -91,13 +91,10 @@ impl Effects for View<'_> {
     }
 
     fn media(&mut self, id: ConnId, message: &Bytes) {
-        if let Some(line) = self.open(id) {
-            let mono_ms = self.out.now().mono_ms;
-            let outbox = &mut self.out.net.conns[line].outbox;
-            outbox.expire_media(mono_ms);
-            outbox.push_media(mono_ms, message.clone());
-            self.out.net.mark_dirty(line);
-        }
+        let Some(line) = self.open(id) else { return };
+        let mono_ms = self.out.now_us() / 1000;
+        self.out.net.conns[line].outbox.push_media(mono_ms, message.clone());
+        self.out.net.mark_dirty(line);
     }
 
     fn watch_room(&mut self, id: ConnId) {
