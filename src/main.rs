@@ -16,12 +16,14 @@
 //! | [`workspace`] | minting workspaces, and the banner |
 //! | [`handoff`] | the first invite sealed for the operator instead of printed |
 //! | [`demo`] | a relay and two devices, to be looked at |
+//! | [`conform`] | checking any relay by its URL |
 //! | [`digest`] | what this build calls itself |
 
 #![cfg_attr(test, allow(clippy::unwrap_used))] // A test that can't go on should stop.
 
 mod cli;
 mod config;
+mod conform;
 mod demo;
 mod digest;
 mod handoff;

@@ -408,6 +408,7 @@ fn relay_config(
         listen: config.address(Key::Listen).to_string(),
         shards: config.shards(),
         turn_us_max: config.number(Key::TurnUsMax),
+        copy_below: config.number(Key::CopyBelow) as usize,
         tls: match config.word(Key::Tls) {
             "file" => TlsSource::File {
                 cert: path(Key::TlsCertFile),

@@ -296,6 +296,7 @@ impl Embedded {
                     store,
                     synced,
                     folder: path,
+                    arena: committer::Arena::default(),
                     state: State::Good,
                     full: false,
                 };

@@ -59,7 +59,7 @@ pub(crate) use double::Shard;
 #[cfg(not(test))]
 pub(crate) use drover_engine::Shard;
 
-pub use config::{BindError, RelayConfig, TURN_US_MAX, TlsError, TlsSource, WakeSink};
+pub use config::{BindError, COPY_BELOW, RelayConfig, TURN_US_MAX, TlsError, TlsSource, WakeSink};
 pub use lobby::DESCRIPTORS_RESERVED;
 pub use metrics::{CLOSE_REASON_LABELS, Snapshot};
 pub use pages::{Page, PublicPages};

@@ -1,6 +1,6 @@
 //! The shard loop through real sockets, with the engine's [double](crate::double) behind it.
 
-use crate::{Relay, RelayConfig, Snapshot, TURN_US_MAX, TlsSource};
+use crate::{COPY_BELOW, Relay, RelayConfig, Snapshot, TURN_US_MAX, TlsSource};
 use drover_engine::effects::Stores;
 use drover_engine::{Config, Directory};
 use drover_storage::embedded::Embedded;
@@ -29,6 +29,7 @@ impl Served {
             listen: "127.0.0.1:0".into(),
             shards: 1,
             turn_us_max: TURN_US_MAX,
+            copy_below: COPY_BELOW,
             tls: TlsSource::Off,
             max_connections: None,
             trusted_proxy_hops: 0,

@@ -74,6 +74,8 @@ pub(crate) struct World<D: Driver> {
     pub(crate) scratch: write::Scratch,
     /// What [`World::weigh`] has counted.
     pub(crate) hoarded_bytes: usize,
+    /// See [`crate::RelayConfig::copy_below`].
+    copy_below: usize,
 }
 
 impl<D: Driver> World<D> {
@@ -81,6 +83,7 @@ impl<D: Driver> World<D> {
         driver: D,
         me: usize,
         request_ms: u64,
+        copy_below: usize,
         metrics: Arc<Metrics>,
         shared: Arc<Shared>,
         now: Now,
@@ -101,6 +104,7 @@ impl<D: Driver> World<D> {
             moving: Vec::new(),
             scratch: write::Scratch::default(),
             hoarded_bytes: 0,
+            copy_below,
         }
     }
 
@@ -144,11 +148,14 @@ impl<D: Driver> World<D> {
         if conn.blocked {
             return;
         }
+        let shed = conn.outbox.expire_media(self.now.mono_ms);
+        self.metrics.media_shed.add(shed as u64);
         let mut progress = false;
         loop {
-            match write::write(&mut self.driver, conn, &mut self.scratch) {
-                Ok(Written { bytes }) => {
+            match write::write(&mut self.driver, conn, &mut self.scratch, self.copy_below) {
+                Ok(Written { bytes, copied }) => {
                     self.metrics.bytes_out.add(bytes as u64);
+                    self.metrics.copied_bytes.add(copied as u64);
                     progress |= bytes > 0;
                 }
                 Err(write::Lost) => {
@@ -186,7 +193,7 @@ impl<D: Driver> World<D> {
         if let Some(tls) = &mut conn.tls {
             tls.end();
             // If the socket doesn't take the alert, the end of the stream has to do.
-            let _ = write::write(&mut self.driver, conn, &mut self.scratch);
+            let _ = write::write(&mut self.driver, conn, &mut self.scratch, self.copy_below);
         }
         self.driver.end_write(&mut conn.socket);
         if conn.ended && !conn.readable {
@@ -265,6 +272,29 @@ impl<D: Driver> Effects for World<D> {
         }
         self.metrics.messages_out.add(messages);
         true
+    }
+
+    fn media(&mut self, id: ConnId, message: &Bytes) {
+        let Some(conn) = self.conns.get_mut(id).filter(|conn| conn.is_open()) else {
+            return;
+        };
+        if !conn.outbox.carries_media() {
+            self.driver.keep_unsent_short(&mut conn.socket);
+        }
+        let message = if conn.blocked {
+            // It may wait for long: in memory of its own, not in the chunk that was read.
+            self.metrics.copied_bytes.add(message.len() as u64);
+            Bytes::copy_from_slice(message)
+        } else {
+            message.clone()
+        };
+        let shed = conn.outbox.push_media(self.now.mono_ms, message);
+        if !conn.dirty {
+            conn.dirty = true;
+            self.dirty.push(id);
+        }
+        self.metrics.media_shed.add(shed as u64);
+        self.metrics.messages_out.add(1);
     }
 
     fn watch_room(&mut self, id: ConnId) {

@@ -30,6 +30,7 @@ fn without_descriptors_connections_are_turned_away_and_nothing_spins() {
         listen: "127.0.0.1:0".into(),
         shards: 1,
         turn_us_max: 0,
+        copy_below: drover_transport::COPY_BELOW,
         tls: TlsSource::Off,
         max_connections: None,
         trusted_proxy_hops: 0,

@@ -8,7 +8,7 @@ use drover_engine::{Config, Directory};
 use drover_storage::RealmId;
 use drover_storage::control::{ControlStore, Outcome};
 use drover_storage::embedded::Embedded;
-use drover_transport::{Relay, RelayConfig, TURN_US_MAX, TlsSource};
+use drover_transport::{COPY_BELOW, Relay, RelayConfig, TURN_US_MAX, TlsSource};
 use drover_wire::error::Code;
 use drover_wire::frame::{Frame, List32Buf};
 use drover_wire::id::{PublicKey, Signature};
@@ -56,6 +56,7 @@ fn serve(shards: usize, tls: bool, change: impl FnOnce(&mut Config)) -> Served {
         listen: "127.0.0.1:0".into(),
         shards,
         turn_us_max: TURN_US_MAX,
+        copy_below: COPY_BELOW,
         tls: if tls {
             TlsSource::Dev {
                 dir: dir.path().into(),

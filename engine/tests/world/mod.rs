@@ -88,6 +88,9 @@ struct Outside {
     roomy: VecDeque<usize>,
     /// Devices to be woken.
     wakes: Vec<Wake>,
+    /// The monotonic clock, and MEDIA frames shed.
+    mono_ms: u64,
+    media_shed: usize,
     /// Codes hashed so far.
     hashes: usize,
     refuse_offload: bool,
@@ -189,7 +192,7 @@ impl World {
         }
         let conns = std::mem::take(&mut self.out.conns);
         self.out = Outside::new(self.config.shards);
-        self.out.conns = conns;
+        (self.out.conns, self.out.mono_ms) = (conns, self.now.mono_ms);
         self.held.clear();
         self.directory = Arc::new(Directory::open(&*self.store).expect("the directory"));
         self.start();
@@ -215,6 +218,7 @@ impl World {
     fn step(&mut self, ms: u64) {
         self.now.mono_ms += ms;
         self.now.wall_ms += ms;
+        self.out.mono_ms = self.now.mono_ms;
         let now = self.now;
         for shard in 0..self.shards.len() {
             if self.shards[shard]
@@ -351,6 +355,11 @@ impl World {
         self.pump();
     }
 
+    /// What waits of this kind is let through in the next turn.
+    pub fn let_through(&mut self, kind: Kind) {
+        self.held.remove(&kind);
+    }
+
     /// Lets the oldest waiting request of this kind through.
     pub fn release_one(&mut self, kind: Kind) {
         let at = self.out.jobs.iter().position(|job| job.work.kind() == kind);
@@ -375,6 +384,11 @@ impl World {
     pub fn wakes(&mut self) -> Vec<Wake> {
         self.pump();
         std::mem::take(&mut self.out.wakes)
+    }
+
+    /// MEDIA frames shed for a recipient.
+    pub fn media_shed(&self) -> usize {
+        self.out.media_shed
     }
 
     pub fn refuse_offload(&mut self, refuse: bool) {
@@ -648,6 +662,8 @@ impl Outside {
             resumed: VecDeque::new(),
             roomy: VecDeque::new(),
             wakes: Vec::new(),
+            mono_ms: 1_000,
+            media_shed: 0,
             hashes: 0,
             refuse_offload: false,
         }
@@ -676,6 +692,7 @@ impl Outside {
         if matches!(conn.phase, Phase::Gone) {
             return false;
         }
+        self.media_shed += conn.outbox.expire_media(self.mono_ms);
         let moved = conn.flush();
         if conn.watched && (moved || conn.outbox.is_empty()) {
             let room = conn.outbox.room();
@@ -724,6 +741,15 @@ impl Effects for View<'_> {
         };
         conn.dirty = true;
         conn.outbox.push(out)
+    }
+
+    fn media(&mut self, id: ConnId, message: &Bytes) {
+        let mono_ms = self.out.mono_ms;
+        if let Some((_, conn)) = self.open(id) {
+            conn.dirty = true;
+            let shed = conn.outbox.push_media(mono_ms, message.clone());
+            self.out.media_shed += shed;
+        }
     }
 
     fn watch_room(&mut self, id: ConnId) {

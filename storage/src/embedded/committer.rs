@@ -27,8 +27,8 @@ pub(super) const REQUESTS_MAX: usize = 4096;
 /// A group is closed once it holds this many bytes, so that a burst of large records does not hold up the first one
 /// for its whole length.
 const GROUP_BYTES_MAX: usize = 8 << 20;
-/// Keys and small values of a group are copied together into pieces of this size: two allocations a record less. Also
-/// what a slow subscriber's single record keeps in memory at worst.
+/// Keys and small values are copied together into pieces of this size: two allocations a record less. Also what a slow
+/// subscriber's single record keeps in memory at worst.
 const ARENA_BYTES: usize = 32 * 1024;
 /// Values from here on are kept as they come; smaller ones are copied, because a short record may be a view into a
 /// large receive buffer that would otherwise stay for as long as the memtable does.
@@ -119,6 +119,7 @@ pub(super) struct Committer<'a> {
     pub(super) store: [u8; 16],
     pub(super) synced: Synced,
     pub(super) folder: PathBuf,
+    pub(super) arena: Arena,
     pub(super) state: State,
     /// It was reported that the disk is full.
     pub(super) full: bool,
@@ -212,9 +213,10 @@ impl Committer<'_> {
         // next one.
         self.group += 1;
         let (number, store, is_probe) = (self.group, self.store, requests.is_empty());
+        let arena = &mut self.arena;
         let written = self.database.with(|tables| {
             let tables = tables?;
-            let mut group = Group::new(tables, number, &store, requests.len());
+            let mut group = Group::new(tables, arena, number, &store, requests.len());
             decided.extend(requests.into_iter().map(|request| group.decide(request)));
             let Some(batch) = group.finish(is_probe) else {
                 return Some(Ok(()));
@@ -240,17 +242,34 @@ impl Committer<'_> {
     }
 }
 
+/// Where keys and small values lie for as long as the memtable does. Groups share its pieces: one for each group would
+/// keep 32 KiB for every lonely record, and so much fresh memory costs page faults as well.
+#[derive(Default)]
+pub(super) struct Arena {
+    piece: BytesMut,
+}
+
+impl Arena {
+    fn keep(&mut self, bytes: &[u8]) -> Bytes {
+        if self.piece.capacity() < bytes.len() {
+            self.piece = BytesMut::with_capacity(ARENA_BYTES.max(bytes.len()));
+        }
+        self.piece.extend_from_slice(bytes);
+        self.piece.split().freeze()
+    }
+}
+
 /// A commit group in the making.
 struct Group<'a> {
     tables: &'a Tables,
     batch: OwnedWriteBatch,
-    arena: BytesMut,
+    arena: &'a mut Arena,
     /// The control keyspace as it will be: keys written so far.
     overlay: HashMap<Vec<u8>, Option<Bytes>>,
 }
 
 impl<'a> Group<'a> {
-    fn new(tables: &'a Tables, number: u64, store: &[u8; 16], requests: usize) -> Self {
+    fn new(tables: &'a Tables, arena: &'a mut Arena, number: u64, store: &[u8; 16], requests: usize) -> Self {
         let mut batch = OwnedWriteBatch::with_capacity(tables.db.clone(), requests + 1)
             .durability(Some(PersistMode::SyncData));
         let mark = GroupMark {
@@ -262,7 +281,7 @@ impl<'a> Group<'a> {
         Self {
             tables,
             batch,
-            arena: BytesMut::new(),
+            arena,
             overlay: HashMap::new(),
         }
     }
@@ -302,9 +321,9 @@ impl<'a> Group<'a> {
                 bytes: append.bytes.len() as u32,
                 budget_bytes: append.budget_bytes,
             };
-            let key = self.keep(&tables::log_key(append.stream, &entry));
+            let key = self.arena.keep(&tables::log_key(append.stream, &entry));
             let value = if append.bytes.len() < SHARE_BYTES {
-                self.keep(&append.bytes)
+                self.arena.keep(&append.bytes)
             } else {
                 append.bytes
             };
@@ -312,7 +331,7 @@ impl<'a> Group<'a> {
         }
         for Delete { stream, entries } in batch.deletes {
             for entry in &entries {
-                let key = self.keep(&tables::log_key(stream, entry));
+                let key = self.arena.keep(&tables::log_key(stream, entry));
                 self.batch.remove(&self.tables.log, key);
             }
         }
@@ -397,14 +416,6 @@ impl<'a> Group<'a> {
         }
     }
 
-    fn keep(&mut self, bytes: &[u8]) -> Bytes {
-        if self.arena.capacity() < bytes.len() {
-            self.arena = BytesMut::with_capacity(ARENA_BYTES.max(bytes.len()));
-        }
-        self.arena.extend_from_slice(bytes);
-        self.arena.split().freeze()
-    }
-
     /// The batch, if there is anything to write beside its number, or that alone is wanted.
     fn finish(mut self, even_empty: bool) -> Option<OwnedWriteBatch> {
         for (key, value) in self.overlay {
@@ -414,5 +425,22 @@ impl<'a> Group<'a> {
             }
         }
         (even_empty || self.batch.len() > 1).then_some(self.batch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A thousand records of a group each stay in as many pieces as their bytes fill.
+    #[test]
+    fn small_records_of_many_groups_share_a_piece() {
+        const RECORD: [u8; 300] = [7; 300];
+        let mut arena = Arena::default();
+        let kept: Vec<Bytes> = (0..1000).map(|_| arena.keep(&RECORD)).collect();
+        let starts_a_piece = |pair: &&[Bytes]| pair[0].as_ptr_range().end != pair[1].as_ptr();
+        let pieces = 1 + kept.windows(2).filter(starts_a_piece).count();
+        assert_eq!(pieces, (RECORD.len() * 1000).div_ceil(ARENA_BYTES));
+        assert!(kept.iter().all(|bytes| bytes[..] == RECORD));
     }
 }

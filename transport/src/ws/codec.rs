@@ -7,6 +7,8 @@
 use super::mask::unmask;
 use super::slow::Slow;
 use bytes::{Bytes, BytesMut};
+use drover_engine::Inbound;
+use drover_wire::ws;
 
 /// Largest message, and largest fragment of one (02 §1): beyond it the connection is dropped.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 1_056_768;
@@ -17,7 +19,7 @@ const HEAD_BYTES_MAX: usize = 14;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Item {
     /// A binary message.
-    Message(Bytes),
+    Message(Inbound),
     /// A fragment of one that has not ended: nothing to be done, but it was work.
     Part,
     /// A text message, whatever it says.
@@ -161,9 +163,13 @@ impl Codec {
                 frame[head.head_bytes - 2],
                 frame[head.head_bytes - 1],
             ];
-            bytes::Buf::advance(&mut frame, head.head_bytes);
-            unmask(&mut frame, key);
-            return Ok(Some(Item::Message(frame.freeze())));
+            let (space, payload) = frame.split_at_mut(head.head_bytes);
+            unmask(payload, key);
+            // Without its key a head has room for the one this message is forwarded with.
+            let head_at = ws::head_before(payload.len(), space).unwrap_or(head.head_bytes);
+            bytes::Buf::advance(&mut frame, head_at);
+            let message = Inbound::framed(frame.freeze(), head.head_bytes - head_at);
+            return Ok(Some(Item::Message(message)));
         }
         let mut slow = self.slow.take().unwrap_or_default();
         let item = slow.frame(head, &frame)?;

@@ -52,7 +52,7 @@ impl Slow {
             return Err(Failure::Protocol);
         }
         match self.context.read(&mut Frame { bytes: frame }) {
-            Ok(Message::Binary(bytes)) => Ok(Some(Item::Message(bytes))),
+            Ok(Message::Binary(bytes)) => Ok(Some(Item::Message(bytes.into()))),
             Ok(Message::Text(_)) => Ok(Some(Item::Text)),
             Ok(Message::Ping(payload)) => Ok(Some(Item::Ping(payload))),
             Ok(Message::Pong(_)) => Ok(Some(Item::Pong)),

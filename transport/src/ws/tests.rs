@@ -3,6 +3,7 @@
 use super::codec::{Codec, Failure, Item, MESSAGE_BYTES_MAX};
 use super::slow;
 use bytes::{Bytes, BytesMut};
+use drover_engine::Inbound;
 use proptest::prelude::*;
 use std::io::{self, Read, Write};
 use tungstenite::protocol::{Role, WebSocketContext};
@@ -41,7 +42,7 @@ fn oracle(stream: &[u8]) -> Seen {
     let mut items = Vec::new();
     loop {
         match context.read(&mut memory) {
-            Ok(Message::Binary(bytes)) => items.push(Item::Message(bytes)),
+            Ok(Message::Binary(bytes)) => items.push(Item::Message(bytes.into())),
             Ok(Message::Text(_)) => items.push(Item::Text),
             Ok(Message::Ping(payload)) => items.push(Item::Ping(payload)),
             Ok(Message::Pong(_)) => items.push(Item::Pong),
@@ -177,10 +178,10 @@ fn byte_by_byte_is_the_same() {
     assert_eq!(
         seen.items,
         [
-            Item::Message(vec![7; 300].into()),
+            Item::Message(Bytes::from(vec![7; 300]).into()),
             Item::Ping(Bytes::from_static(b"ping")),
             Item::Text,
-            Item::Message(Bytes::new()),
+            Item::Message(Bytes::new().into()),
             Item::Close(Bytes::from_static(&[0x03, 0xe8])),
         ]
     );
@@ -256,8 +257,26 @@ fn a_message_is_a_slice_of_what_was_read() {
     let Ok(Some(Item::Message(two))) = codec.next(&mut data) else {
         panic!("no message")
     };
-    assert_eq!(
-        (one.as_ptr() as usize - start, two.as_ptr() as usize - start),
-        (6, 15)
-    );
+    let at = |message: &Inbound| message.payload().as_ptr() as usize - start;
+    assert_eq!((at(&one), at(&two)), (6, 15));
+    // So is what is forwarded: its head lies where the inbound one and its key were.
+    let (framed, copied) = two.into_framed();
+    assert_eq!((&framed[..], copied), (&b"\x82\x03two"[..], 0));
+    assert_eq!(framed.as_ptr() as usize - start, 13);
+}
+
+#[test]
+fn a_message_of_any_length_has_its_outbound_head_in_front() {
+    for len in [0, 1, 125, 126, 65_535, 65_536] {
+        let mut codec = Codec::default();
+        let mut data = BytesMut::from(&frame(0x82, true, &vec![7; len])[..]);
+        let Ok(Some(Item::Message(message))) = codec.next(&mut data) else {
+            panic!("no message")
+        };
+        let (framed, copied) = message.into_framed();
+        let mut expected = Vec::new();
+        drover_wire::ws::binary_head(len, &mut expected);
+        expected.resize(expected.len() + len, 7);
+        assert_eq!((framed, copied), (expected.into(), 0));
+    }
 }
