@@ -452,7 +452,7 @@ impl<D: Driver> Turn<D> {
             dirty: false,
             paused,
             behind: false,
-            slow: false,
+            slow: 0,
             queued: false,
             dropped_bytes: 0,
             watched: false,
