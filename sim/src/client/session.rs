@@ -56,6 +56,8 @@ pub struct Held {
     items: Vec<Item>,
     /// Its ciphertexts that it may send again.
     pub own: Vec<Vec<u8>>,
+    /// Come since the last RECON was sent: its answer may not know of them.
+    fresh: BTreeSet<Hash>,
     /// A reconciliation under way, and what was on disk when it began.
     recon: Option<(Reconciler, BTreeSet<Hash>)>,
     /// On this connection.
@@ -71,6 +73,7 @@ pub struct Held {
 impl Held {
     fn insert(&mut self, seq: u64, id: Hash) {
         let before = self.envelopes.insert(id, seq);
+        self.fresh.insert(id);
         if before == Some(seq) {
             return;
         }
@@ -349,6 +352,7 @@ impl Session {
         let mut reconciler = Reconciler::new(0);
         let payload = reconciler.open(&held.items);
         held.recon = Some((reconciler, owed));
+        held.fresh.clear();
         self.say(
             &Frame::Recon {
                 group,
@@ -630,14 +634,17 @@ impl Session {
         };
         let mut next = reconciler.answered(&held.items, ranges);
         if let Next::Offer(ids) = &next {
-            // Whatever a client holds was acknowledged, so the relay lacks only what it was told to drop.
-            out.model.missing(group, ids);
-            held.let_go(ids);
+            // Whatever a client holds was acknowledged, so the relay lacks only what it was told to drop. What came
+            // since the question was asked it would be told again, and say so.
+            let lacking: Vec<Hash> = ids.iter().filter(|id| !held.fresh.contains(*id)).copied().collect();
+            out.model.missing(group, &lacking);
+            held.let_go(&lacking);
             next = reconciler.offered(&held.items);
         }
         match next {
             Next::Round(payload) => {
                 held.recon = Some((reconciler, owed));
+                held.fresh.clear();
                 let frame = Frame::Recon {
                     group,
                     payload: &payload,
