@@ -81,10 +81,7 @@ fn one(seed: &Seed, hire: Option<Hire>, trace: bool) -> ExitCode {
             println!("{line}");
         }
     }
-    println!(
-        "{seed}: trace {:016x}; {}",
-        summary.hash, summary.coverage
-    );
+    println!("{seed}: trace {:016x}; {}", summary.hash, summary.coverage);
     match summary.violation {
         None => ExitCode::SUCCESS,
         Some(violation) => {

@@ -210,7 +210,9 @@ impl Model {
     /// The relay lacks what it acknowledged: a DROP may have taken it, nothing else.
     pub fn missing(&mut self, group: GroupId, ids: &[Hash]) {
         let doomed = self.streams.get(&envelopes(group)).map(|k| &k.doomed);
-        let lost = ids.iter().find(|id| doomed.is_none_or(|doomed| !doomed.contains(*id)));
+        let lost = ids
+            .iter()
+            .find(|id| doomed.is_none_or(|doomed| !doomed.contains(*id)));
         if let Some(lost) = lost.copied() {
             self.fail("an acknowledged SEND survives", || {
                 format!("{group:?}: the relay lacks {lost:?}")
@@ -230,14 +232,18 @@ impl Model {
             let taken = below.filter(|id| !named(id) && !known.anchors.contains(id));
             known.doomed.extend(taken);
         });
-        known.named.extend(request.snapshots.iter().chain([&request.checkpoint]));
+        known
+            .named
+            .extend(request.snapshots.iter().chain([&request.checkpoint]));
     }
 
     /// A DROP is said to have run: what it takes is gone, and what it names stays.
     pub fn dropped(&mut self, request: &DropRequest, who: &str) {
         let stream = envelopes(request.group);
         let known = self.streams.entry(stream).or_default();
-        known.anchors.extend(request.snapshots.iter().chain([&request.checkpoint]));
+        known
+            .anchors
+            .extend(request.snapshots.iter().chain([&request.checkpoint]));
         let left = self.store.on_disk(|disk| {
             let barrier = disk.stream(stream).find(|(_, r)| r.id == request.checkpoint);
             let (barrier, _) = barrier?;

@@ -170,7 +170,8 @@ impl Plan {
     /// Draws.
     pub fn draw(seed: &Seed) -> Self {
         let mut dice = Dice::new(seed.seed, "plan");
-        let at_most = |drawn: u64, most: Option<usize>| (drawn as usize).min(most.unwrap_or(usize::MAX)).max(1);
+        let at_most =
+            |drawn: u64, most: Option<usize>| (drawn as usize).min(most.unwrap_or(usize::MAX)).max(1);
         let shards = at_most(dice.between(1, 3), seed.shards);
         let workspaces = at_most(dice.between(1, 2), seed.workspaces);
         let groups = dice.between(1, 3) as usize;

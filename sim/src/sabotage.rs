@@ -58,7 +58,9 @@ pub const ALL: &[(&str, Hire)] = &[
     // An engine that lets one PUSH overtake another.
     ("overtaking", || Box::<overtaking::Overtaking>::default()),
     // One that goes on delivering to a removed device.
-    ("revoked-delivery", || Box::<deaf_to_eviction::DeafToEviction>::default()),
+    ("revoked-delivery", || {
+        Box::<deaf_to_eviction::DeafToEviction>::default()
+    }),
     // One that answers a duplicate with another number.
     ("new-number", || Box::<both_numbers::BothNumbers>::default()),
     // One that leaves a PUSH out without a notice.

@@ -137,10 +137,9 @@ impl World {
                 let waits = self.clients.iter();
                 let waits = waits.filter(|c| !c.rests || self.may_read(c) && !self.is_connected(c));
                 let waits: Vec<_> = waits.map(|c| c.session.describe()).collect();
-                return self
-                    .out
-                    .model
-                    .fail("the world comes to rest", || format!("{stage:?}: {}", waits.join("; ")));
+                return self.out.model.fail("the world comes to rest", || {
+                    format!("{stage:?}: {}", waits.join("; "))
+                });
             }
             if stage == Stage::Wild {
                 self.misfortunes();
@@ -186,9 +185,11 @@ impl World {
     /// Whether somebody else of its workspace was there to send it something.
     fn has_company(&self, at: usize) -> bool {
         let workspace = self.clients[at].session.workspace;
-        let others = self.clients.iter().enumerate().filter(|(other, c)| {
-            *other != at && c.session.workspace == workspace && self.may_read(c)
-        });
+        let others = self
+            .clients
+            .iter()
+            .enumerate()
+            .filter(|(other, c)| *other != at && c.session.workspace == workspace && self.may_read(c));
         others.count() > 0
     }
 
@@ -229,7 +230,11 @@ impl World {
                     }
                     let client = &mut self.clients[at];
                     client.wants_whole = true;
-                    client.session.held.values_mut().for_each(|held| held.whole = false);
+                    client
+                        .session
+                        .held
+                        .values_mut()
+                        .for_each(|held| held.whole = false);
                 }
                 Stage::Reconciling
             }
@@ -252,7 +257,7 @@ impl World {
     fn misfortunes(&mut self) {
         if self.out.strikes(Fault::Clock) {
             let what = self.out.clock.fault(&mut self.out.misfortune);
-            self.out.note(&[b'k'], |line| line.push_str(&what));
+            self.out.note(b"k", |line| line.push_str(&what));
             for shard in 0..self.shards.len() {
                 self.wake_shard(shard);
             }
@@ -277,7 +282,11 @@ impl World {
 
     fn start(&mut self) {
         self.out.begin_process();
-        let directory = self.out.stores.first().map(|stores| Directory::open(&*stores.control));
+        let directory = self
+            .out
+            .stores
+            .first()
+            .map(|stores| Directory::open(&*stores.control));
         let directory = match directory {
             Some(Ok(directory)) => Arc::new(directory),
             _ => {
@@ -398,8 +407,8 @@ impl World {
     fn client_acts(&mut self, client: usize) {
         let person = &mut self.clients[client];
         person.acts_due = false;
-        let excused = self.out.is_healed()
-            && !self.out.model.access[person.session.workspace].lists(&person.device());
+        let excused =
+            self.out.is_healed() && !self.out.model.access[person.session.workspace].lists(&person.device());
         if excused {
             // It has no say here any more.
             person.session.give_up_writes();
@@ -433,7 +442,8 @@ impl World {
         for output in self.out.net.read(line, most) {
             match output {
                 Output::Message(message) => {
-                    self.out.note_line(b'<', line, |text| text.push_str(&outside::describe(&message)));
+                    self.out
+                        .note_line(b'<', line, |text| text.push_str(&outside::describe(&message)));
                     self.out.trace_bytes(&message);
                     if self.clients[client].session.line == Some(line) {
                         self.clients[client].receive(&message, &mut self.out);
@@ -501,7 +511,10 @@ impl World {
             let most = self.out.misfortune.skewed(1, 64) as usize;
             self.read(line, most);
         }
-        if self.shards[shard].next_wake_ms().is_some_and(|at| at <= now.mono_ms) {
+        if self.shards[shard]
+            .next_wake_ms()
+            .is_some_and(|at| at <= now.mono_ms)
+        {
             self.handle(shard, Event::Tick);
         }
         self.settle(shard);
@@ -509,7 +522,6 @@ impl World {
         self.settle(shard);
         self.out.flush_dirty(shard);
         self.settle(shard);
-        self.out.schedule_reads();
         self.wake_shard(shard);
     }
 
@@ -533,7 +545,8 @@ impl World {
             match input {
                 Input::Message(message) => {
                     let session = &self.clients[client].session;
-                    self.out.taken(session.workspace, &session.identity, line, &message);
+                    self.out
+                        .taken(session.workspace, &session.identity, line, &message);
                     let now = self.out.now();
                     let mut view = View::new(shard, &mut self.out);
                     if self.shards[shard].message(now, id, message, &mut view) == Flow::Pause {
@@ -578,5 +591,4 @@ impl World {
             }
         }
     }
-
 }

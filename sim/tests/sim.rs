@@ -19,7 +19,11 @@ fn same_seed_same_trace() {
         let seed = Seed::new(number);
         let (first, second) = (run(&seed, None, false), run(&seed, None, true));
         assert_eq!(first.violation, None);
-        assert_eq!((first.hash, &first.coverage), (second.hash, &second.coverage), "{seed}");
+        assert_eq!(
+            (first.hash, &first.coverage),
+            (second.hash, &second.coverage),
+            "{seed}"
+        );
     }
     assert_ne!(
         run(&Seed::new(1), None, false).hash,
@@ -34,7 +38,10 @@ fn every_saboteur_is_found() {
         let (seed, violation) = totals
             .failed
             .unwrap_or_else(|| panic!("{name} was not found in {SEEDS_MAX} seeds"));
-        println!("{name}: found after {} seeds, by {seed}: {}", totals.seeds, violation.rule);
+        println!(
+            "{name}: found after {} seeds, by {seed}: {}",
+            totals.seeds, violation.rule
+        );
     }
 }
 
@@ -50,7 +57,10 @@ fn a_failure_shrinks() {
     assert_eq!(again.violation.unwrap().rule, violation.rule, "{smallest}");
     let (before, after) = (Plan::draw(&seed), Plan::draw(&smallest));
     let faults = |plan: &Plan| Fault::ALL.iter().filter(|f| plan.probability(**f) > 0.0).count();
-    assert!(after.members <= before.members && after.actions <= before.actions, "{smallest}");
+    assert!(
+        after.members <= before.members && after.actions <= before.actions,
+        "{smallest}"
+    );
     assert!(faults(&after) < faults(&before), "{smallest}");
     assert!(smallest.to_string().contains("--without"));
     assert!(!again.lines.is_empty(), "it can be read");

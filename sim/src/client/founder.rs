@@ -135,7 +135,10 @@ impl Kind for Founder {
                         for member in &self.members {
                             draft.add(member);
                         }
-                        self.genesis = draft.sign(&me.identity).ok().map(|set| dated(set, &me.identity, out));
+                        self.genesis = draft
+                            .sign(&me.identity)
+                            .ok()
+                            .map(|set| dated(set, &me.identity, out));
                         if let Some(set) = &self.genesis {
                             out.model.access[me.workspace].proposed(set);
                         }

@@ -68,9 +68,19 @@ impl Keeper {
 
     /// Everything below one of the envelopes it holds, save a few.
     fn let_go(me: &mut Session, group: GroupId, key: &SigningKey, out: &mut Outside) -> Option<Request> {
-        let held: Vec<(u64, Hash)> = me.held.get(&group)?.envelopes.iter().map(|(id, seq)| (*seq, *id)).collect();
+        let held: Vec<(u64, Hash)> = me
+            .held
+            .get(&group)?
+            .envelopes
+            .iter()
+            .map(|(id, seq)| (*seq, *id))
+            .collect();
         let (barrier, checkpoint) = *out.dice.pick(&held)?;
-        let below: Vec<Hash> = held.iter().filter(|(seq, _)| *seq < barrier).map(|(_, id)| *id).collect();
+        let below: Vec<Hash> = held
+            .iter()
+            .filter(|(seq, _)| *seq < barrier)
+            .map(|(_, id)| *id)
+            .collect();
         let mut snapshots = BTreeSet::new();
         for _ in 0..out.dice.below(3) {
             snapshots.extend(out.dice.pick(&below));
@@ -119,7 +129,9 @@ impl Kind for Keeper {
         };
         self.waits = false;
         let chain = self.chains.entry(group).or_default();
-        let Notice::Answered(_, frame) = notice else { return };
+        let Notice::Answered(_, frame) = notice else {
+            return;
+        };
         match ask {
             Ask::Begin(_) => chain.begun = true,
             Ask::Policy(_) => chain.has_policy = true,

@@ -84,9 +84,8 @@ impl Access {
         if let Some(before) = before.filter(|b| b.version < set.version) {
             // Sets between the two, whose acceptance nobody was told of, may have taken somebody in and out again:
             // whoever was in the older and is not in the newer one is out in any case.
-            let listed = |set: &AccessSet, d: &PublicKey| {
-                set.entries.binary_search(&EntryHash::of(d, &salt)).is_ok()
-            };
+            let listed =
+                |set: &AccessSet, d: &PublicKey| set.entries.binary_search(&EntryHash::of(d, &salt)).is_ok();
             let out = self.devices.iter().copied();
             let out = out.filter(|d| !self.seating.contains(d));
             self.cut

@@ -133,7 +133,10 @@ impl Subscription {
         });
         if let Some((seq, id)) = left_out {
             model.fail("everything after the cursor, or a notice", || {
-                format!("{who}, {:?}: {seq} ({id:?}) was never pushed, and no notice came", self.group)
+                format!(
+                    "{who}, {:?}: {seq} ({id:?}) was never pushed, and no notice came",
+                    self.group
+                )
             });
         }
         let count = model.on_disk(|disk| disk.head(handshakes(self.group)).map_or(0, |last| last + 1));

@@ -49,7 +49,10 @@ impl Image {
         let records = self.streams.get(&stream);
         let from = above.saturating_add(1);
         let records = records.filter(|_| from < upto).map(|r| r.range(from..upto));
-        records.into_iter().flatten().map(|(seq, record)| (*seq, record.id))
+        records
+            .into_iter()
+            .flatten()
+            .map(|(seq, record)| (*seq, record.id))
     }
 
     /// The newest number; `None` if there is none.
@@ -73,10 +76,13 @@ impl Image {
 
     /// Groups of a realm, by the directory.
     pub fn groups_of(&self, realm: &RealmId) -> Vec<GroupId> {
-        let groups = self.directory.iter().filter(|(key, (owner, _))| {
-            key.kind == DirectoryKind::Group && owner == realm
-        });
-        groups.filter_map(|(key, _)| GroupId::from_slice(&key.name)).collect()
+        let groups = self
+            .directory
+            .iter()
+            .filter(|(key, (owner, _))| key.kind == DirectoryKind::Group && owner == realm);
+        groups
+            .filter_map(|(key, _)| GroupId::from_slice(&key.name))
+            .collect()
     }
 
     /// Takes a record out, as no honest store would.
@@ -135,11 +141,10 @@ impl Image {
             Check::Absent(key) => !records.contains_key(key),
             Check::Equals(key, value) => records.get(key) == Some(value),
         });
-        let ours = batch.directory.iter().all(|(key, _)| {
-            self.directory
-                .get(key)
-                .is_none_or(|(owner, _)| owner == realm)
-        });
+        let ours = batch
+            .directory
+            .iter()
+            .all(|(key, _)| self.directory.get(key).is_none_or(|(owner, _)| owner == realm));
         if !holds || !ours {
             return Outcome::Refused;
         }

@@ -16,8 +16,8 @@ use drover_client::Identity;
 use drover_engine::Now;
 use drover_engine::bootstrap::Banner;
 use drover_engine::effects::{StoreRequest, Stores};
-use drover_engine::metrics::Metrics;
 use drover_engine::event::{StoreAnswer, Ticket};
+use drover_engine::metrics::Metrics;
 use drover_engine::shard::{Operator, Session, ShardMessage};
 use drover_storage::StoreError;
 use drover_wire::access::AccessState;
@@ -82,8 +82,6 @@ pub struct Outside {
     /// The same clients' keys: authorizers sign together when one of them asks.
     pub(super) keys: Vec<SigningKey>,
     healed: bool,
-    /// Bytes have come into sockets nobody looked at.
-    to_read: Vec<Line>,
 }
 
 impl Outside {
@@ -113,7 +111,6 @@ impl Outside {
             who: Vec::new(),
             keys: Vec::new(),
             healed: false,
-            to_read: Vec::new(),
             plan,
         }
     }
@@ -399,7 +396,7 @@ impl Outside {
     // ---- the net
 
     /// A client dials. `None` while there is no process, or none that listens.
-    pub(crate) fn open(&mut self, client: usize, _source: &str) -> Option<Line> {
+    pub(crate) fn open(&mut self, client: usize) -> Option<Line> {
         if self.stores.is_empty() {
             return None;
         }
@@ -427,8 +424,7 @@ impl Outside {
 
     pub(super) fn say_activity(&mut self, line: Line) {
         let latency = self.latency_us();
-        self.net
-            .write(line, Input::Activity, latency, &mut self.agenda);
+        self.net.write(line, Input::Activity, latency, &mut self.agenda);
     }
 
     /// A client closes its end; what it wrote may still arrive.
@@ -480,12 +476,6 @@ impl Outside {
     pub(super) fn schedule_read(&mut self, line: Line) {
         let latency = self.latency_us();
         self.net.schedule_read(line, latency, &mut self.agenda);
-    }
-
-    pub(super) fn schedule_reads(&mut self) {
-        for line in std::mem::take(&mut self.to_read) {
-            self.schedule_read(line);
-        }
     }
 
     /// The private half of a device's key.
@@ -555,7 +545,9 @@ impl Outside {
         let Some(minted) = codes::minted(workspace) else {
             return;
         };
-        let exists = self.model.on_disk(|disk| disk.is_minted(&codes::realm(workspace)));
+        let exists = self
+            .model
+            .on_disk(|disk| disk.is_minted(&codes::realm(workspace)));
         if exists {
             // It was printed, or would have been.
             self.model.hides(&minted.banner.token.0, 6);

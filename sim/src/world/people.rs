@@ -2,7 +2,9 @@
 
 use super::Outside;
 use crate::client::{Client, Kind, Session};
-use crate::client::{admin, founder, handshaker, joiner, keeper, live, reconciler, recovery, sender, subscriber};
+use crate::client::{
+    admin, founder, handshaker, joiner, keeper, live, reconciler, recovery, sender, subscriber,
+};
 use crate::codes;
 use drover_client::Identity;
 use drover_wire::id::{GroupId, Hash};

@@ -104,8 +104,9 @@ impl Effects for View<'_> {
         {
             return;
         }
-        self.out
-            .note_line(b'c', line, |text| text.push_str(&format!("is closed: {how:?}, {reason:?}")));
+        self.out.note_line(b'c', line, |text| {
+            text.push_str(&format!("is closed: {how:?}, {reason:?}"))
+        });
         self.out.coverage.add(closed_for(reason), 1);
         let conn = &mut self.out.net.conns[line];
         if how == CloseHow::Evict {
