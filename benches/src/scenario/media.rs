@@ -210,7 +210,7 @@ fn saturate(
         let mut last = None;
         loop {
             let mut run = measure(args, pace, server, net, load)?;
-            let is_lossless = run.extra.iter().any(|figure| *figure == ("lost", 0.0));
+            let is_lossless = run.extra.contains(&("lost", 0.0));
             // The generator may be what gives up first, and then a faster pace is none.
             let is_reached = run.rate() >= 0.95 * pace * load.recipients() as f64;
             if !is_lossless || !is_reached || run.latency_ms(0.99).is_none_or(|p99_ms| p99_ms > bound_ms) {
@@ -480,7 +480,7 @@ impl Replay {
         self.last_seq = push_seq(message)?;
         self.bytes += message.len() as u64;
         // A backfill has at most 255 envelopes; asking a little early costs nothing but what is brought twice.
-        self.is_due |= self.last_seq == self.head_seq || self.last_seq % 200 == 0;
+        self.is_due |= self.last_seq == self.head_seq || self.last_seq.is_multiple_of(200);
         Ok(())
     }
 
