@@ -2,6 +2,8 @@
 //! generator. Checked throughout: nobody sends more than its budgets, nobody hears a call it is not in or a frame twice or
 //! late or out of order, what is shed is counted, and one who is slow, or loud, costs the others nothing.
 
+#![allow(clippy::unwrap_used)]
+
 use bytes::Bytes;
 use drover_media::limits::{
     BYTES_PER_WINDOW, FRAMES_PER_STREAM, IDLE_MS, LANE_AGE_MS_MAX, LANE_FRAMES_MAX, PARTICIPANTS_MAX,
