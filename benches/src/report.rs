@@ -45,7 +45,7 @@ const fn target(row: &'static str, figure: &'static str, bound: Bound, what: &'s
     }
 }
 
-const TARGETS: [Target; 17] = [
+const TARGETS: [Target; 19] = [
     target(
         "ingest",
         "cpu_ms_per_1000",
@@ -94,6 +94,13 @@ const TARGETS: [Target; 17] = [
         Bound::AtMost(1.5),
         "CPU ms per 1000 envelopes replayed",
     ),
+    target(
+        "media",
+        "cpu_ms_per_1000",
+        Bound::AtMost(4.0),
+        "CPU ms per 1000 MEDIA frames",
+    ),
+    target("media", "p99_ms", Bound::AtMost(2.0), "p99 ms of MEDIA"),
     target("recon", "rounds_max", Bound::AtMost(3.0), "rounds of RECON"),
     target(
         "recon",
@@ -150,7 +157,7 @@ const TARGETS: [Target; 17] = [
 const HOSTILE: Bound = Bound::AtMost(3.0);
 
 /// Which raw row does the same work as a row of the relay.
-const BASELINES: [(&str, &str); 8] = [
+const BASELINES: [(&str, &str); 10] = [
     ("ingest", "raw-durable"),
     ("ingest", "raw-echo"),
     ("ingest", "raw-echo-single"),
@@ -159,6 +166,8 @@ const BASELINES: [(&str, &str); 8] = [
     ("fanout", "raw-fanout-single"),
     ("fanout-paced", "raw-fanout-paced"),
     ("replay", "raw-stream"),
+    ("media", "raw-forward"),
+    ("media", "raw-forward-turns"),
 ];
 
 /// Rows in the order they were measured.
