@@ -7,12 +7,14 @@
 //! | `synced` | the last commit known to be durable, kept outside the database |
 //! | `tables` | which key holds what |
 //! | `committer` | the one thread that writes |
+//! | `guard` | what fjall deletes while it opens comes back if the opening fails |
 //! | `mend` | what it does after a write failed |
 //! | `readers` | the two threads that read |
 
 mod audit;
 mod committer;
 mod format;
+mod guard;
 mod mend;
 mod readers;
 mod synced;
@@ -21,6 +23,7 @@ mod tables;
 mod tests;
 
 use self::committer::{Committer, Request, State};
+use self::guard::Guard;
 use self::readers::Job;
 use self::synced::Synced;
 use self::tables::{GroupMark, Tables};
@@ -349,9 +352,16 @@ impl Embedded {
 /// of its last commit group.
 fn open_checked(folder: &Path, store: &[u8; 16], synced: u64) -> Result<(Tables, u64), OpenError> {
     audit::before_open(folder, store, synced)?;
-    let tables = open_tables(folder)?;
-    let group = last_group(folder, &tables, store, synced)?;
-    Ok((tables, group))
+    let guard = Guard::new(folder)?;
+    let opened = open_tables(folder).and_then(|tables| {
+        let group = last_group(folder, &tables, store, synced)?;
+        Ok((tables, group))
+    });
+    match &opened {
+        Ok(_) => guard.end()?,
+        Err(_) => guard.put_back()?,
+    }
+    opened
 }
 
 /// Opens the database, whatever fjall makes of it.
