@@ -178,6 +178,11 @@ impl Running {
         self.directory.first()
     }
 
+    /// Calls that are open.
+    pub(crate) fn calls_open(&self) -> usize {
+        self.directory.calls().open()
+    }
+
     /// What can be counted of a workspace.
     ///
     /// # Errors
@@ -274,8 +279,8 @@ impl Running {
 
     /// Whether records can be written and read.
     pub(crate) async fn database(&self) -> Health {
-        if !self.store.healthy() {
-            return Err("the last commit failed or is stuck".to_owned());
+        if let Some(ailment) = self.store.ailment() {
+            return Err(ailment.to_owned());
         }
         let (tell, told) = oneshot::channel();
         let done = Box::new(move |answer: Result<_, _>| {

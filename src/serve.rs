@@ -46,7 +46,7 @@ const GIGABYTE: u64 = 1_000_000_000;
 /// 69 or 78 if it can't start; 69 if a listener, a shard or the store dies.
 pub(crate) fn serve(config: Config, out: &mut dyn Write) -> Result<(), Failure> {
     logging::install(&config);
-    limits::raise_open_files(config.limit(Key::MaxConnections));
+    limits::raise_open_files(config.limit(Key::MaxConnections))?;
     let runtime = runtime()?;
     let served = runtime.block_on(async {
         let mut signals = Signals::new()?;
@@ -409,6 +409,7 @@ fn relay_config(
         shards: config.shards(),
         turn_us_max: config.number(Key::TurnUsMax),
         io: Io::of_word(config.word(Key::Io)).unwrap_or_default(),
+        copy_below: config.number(Key::CopyBelow) as usize,
         tls: match config.word(Key::Tls) {
             "file" => TlsSource::File {
                 cert: path(Key::TlsCertFile),
@@ -436,6 +437,9 @@ fn engine_config(config: &Config, digest: &str) -> drover_engine::Config {
         read_only: config.word(Key::WriteMode) == "read_only",
         access_set: config.word(Key::AccessSet) == "enforce",
         live: config.on(Key::Live),
+        max_concurrent_calls: config
+            .on(Key::Calls)
+            .then(|| usize::try_from(config.number(Key::MaxConcurrentCalls)).unwrap_or(usize::MAX)),
         live_frames_per_minute: u32::try_from(config.number(Key::LiveFramesPerMinute)).unwrap_or(u32::MAX),
         send_frames_per_minute: config.number(Key::SendFramesPerMinute),
         send_bytes_per_minute: config.number(Key::SendBytesPerMinute),

@@ -1,5 +1,6 @@
 //! The options, the same in every scenario.
 
+pub use crate::scenario::hostile::attack::Attack;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -22,6 +23,18 @@ pub enum Scenario {
     IdleTls,
     /// Opening and authenticating connections.
     Open,
+    /// A well-behaved client beside hostile ones, attack by attack (spawned relays; not part of `all`).
+    Hostile,
+    /// Publishing a full access set that drops connected devices.
+    Access,
+    /// JOINs racing for one seat, and SENDs while one-time codes are hashed.
+    Join,
+    /// DROP of a long log, and what another group's SENDs notice of it.
+    Drop,
+    /// Calls: MEDIA frames at their recipients.
+    Media,
+    /// Media, over TLS (spawned relays; elsewhere the URL says).
+    MediaTls,
     /// The raw baselines alone, without a relay.
     Baseline,
     /// Everything, and the table of figures that must be reached.
@@ -39,11 +52,16 @@ impl Scenario {
                 Scenario::Replay,
                 Scenario::Recon,
                 Scenario::Open,
+                Scenario::Access,
+                Scenario::Join,
+                Scenario::Drop,
+                Scenario::Media,
                 Scenario::Idle,
             ]
             .into_iter()
             .flat_map(|part| part.parts(spawned))
             .collect(),
+            Scenario::Media if spawned => vec![Scenario::Media, Scenario::MediaTls],
             Scenario::Idle if spawned => vec![Scenario::Idle, Scenario::IdleTls],
             one => vec![one],
         }
@@ -56,6 +74,10 @@ pub struct BenchArgs {
     /// What to measure
     #[arg(value_enum)]
     pub scenario: Scenario,
+
+    /// Attacks to measure (hostile) [default: all]
+    #[arg(value_enum)]
+    pub attacks: Vec<Attack>,
 
     /// Start a relay of this binary on a temporary directory, with its budgets opened
     #[arg(long, conflicts_with_all = ["url", "pid"])]
@@ -89,7 +111,7 @@ pub struct BenchArgs {
     #[arg(long, default_value_t = 5.0)]
     pub seconds: f64,
 
-    /// Authenticated connections under load [default: 64; fanout 200 subscribers; idle 4000]
+    /// Authenticated connections under load [default: 64; fanout 200 subscribers; idle 9000; access 100 dropped]
     #[arg(long)]
     pub connections: Option<usize>,
 
@@ -97,7 +119,7 @@ pub struct BenchArgs {
     #[arg(long)]
     pub groups: Option<usize>,
 
-    /// Ciphertext of one envelope, bytes [default: 256; replay 1024]
+    /// Ciphertext of one envelope, bytes [default: 256; replay 1024; media 160]
     #[arg(long)]
     pub size: Option<usize>,
 
@@ -113,9 +135,29 @@ pub struct BenchArgs {
     #[arg(long)]
     pub rate: Option<f64>,
 
-    /// Envelopes in the stored log (replay, recon)
-    #[arg(long, default_value_t = 20_000)]
-    pub envelopes: usize,
+    /// Calls (media) [default: 80]
+    #[arg(long)]
+    pub calls: Option<usize>,
+
+    /// Participants of each call (media) [default: 5]
+    #[arg(long)]
+    pub participants: Option<usize>,
+
+    /// MEDIA frames per second and participant (media) [default: 50]
+    #[arg(long)]
+    pub frames: Option<f64>,
+
+    /// Raise the frames per second until the p99 passes this many ms, and report the last pace below it (media)
+    #[arg(long)]
+    pub saturate_p99_ms: Option<f64>,
+
+    /// Measure again while one participant replays this many MB (media)
+    #[arg(long)]
+    pub replay_mb: Option<f64>,
+
+    /// Envelopes in the stored log (replay, recon, drop) [default: 20000; drop 100000]
+    #[arg(long)]
+    pub envelopes: Option<usize>,
 
     /// Envelopes the client lacks (recon)
     #[arg(long, default_value_t = 10)]
@@ -145,11 +187,16 @@ pub struct BenchArgs {
 impl BenchArgs {
     /// Whether the settings are those for which figures are stated that must be reached.
     pub(crate) fn is_reference(&self) -> bool {
-        let untouched = [self.connections, self.groups, self.size]
+        let untouched = [self.connections, self.groups, self.size, self.envelopes]
             .iter()
             .all(Option::is_none);
-        let log = (self.envelopes, self.missing) == (20_000, 10);
-        untouched && log && self.window == 64 && self.rate.is_none_or(|rate| rate == 100.0)
+        let untouched = untouched && (self.calls, self.participants, self.frames) == (None, None, None);
+        untouched && self.missing == 10 && self.window == 64 && self.rate.is_none_or(|rate| rate == 100.0)
+    }
+
+    /// Envelopes in the stored log that is read.
+    pub(crate) fn stored(&self) -> usize {
+        self.envelopes.unwrap_or(20_000)
     }
 
     /// Whether a relay is started.

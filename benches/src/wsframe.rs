@@ -6,6 +6,11 @@ use crate::error::Error;
 /// the work it does for any client.
 pub(crate) const MASK: [u8; 4] = [0x5a, 0xc3, 0x17, 0x8e];
 
+/// [`MASK`] over eight bytes that begin at an offset of 3 modulo 4.
+pub(crate) const MASK_U64: u64 = u64::from_be_bytes([
+    MASK[3], MASK[0], MASK[1], MASK[2], MASK[3], MASK[0], MASK[1], MASK[2],
+]);
+
 const BINARY: u8 = 0x82;
 const PONG: u8 = 0x8a;
 const MASKED: u8 = 0x80;
@@ -18,6 +23,13 @@ pub(crate) fn put_message(payload: &[u8], out: &mut Vec<u8>) {
 /// Appends the answer to a ping.
 pub(crate) fn put_pong(payload: &[u8], out: &mut Vec<u8>) {
     put_frame(PONG, payload, out);
+}
+
+/// One masked frame of any kind: `first` is FIN and opcode.
+pub(crate) fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_frame(first, payload, &mut out);
+    out
 }
 
 fn put_frame(first: u8, payload: &[u8], out: &mut Vec<u8>) {

@@ -34,9 +34,11 @@
 //! | [`founding`], [`joining`], [`invites`] | how a workspace and its people begin |
 //! | [`keys`] | key packages on the relay's shelf, and recovery wraps |
 //! | [`retention`] | what a group still needs, what may go, and letting it go |
+//! | [`call`] | [`Call`]: a place in a call, its audio out and in |
 //! | [`wake`] | whether and for what a sleeping device is woken |
 //! | [`payload`] | what is inside an envelope: author chains, attestation. Relays never see it |
 //! | [`identity`], [`url`], [`tls`], [`clock`] | keys, addresses, certificates, clocks |
+//! | [`raw`] | a socket without a session, for tools that send what no client would |
 //! | [`recon`], [`backoff`] | the pure parts, for other drivers |
 //! | [`limits`] | every ceiling and its reason |
 //!
@@ -46,6 +48,7 @@
 
 pub mod access;
 pub mod backoff;
+pub mod call;
 pub mod client;
 pub mod clock;
 pub mod connection;
@@ -60,6 +63,7 @@ pub mod keys;
 pub mod limits;
 pub mod payload;
 mod random;
+pub mod raw;
 pub mod recon;
 pub mod retention;
 mod session;
@@ -72,6 +76,7 @@ pub mod wake;
 pub use drover_wire as wire;
 
 pub use access::{SetDraft, Workspace};
+pub use call::{Call, CallEvent};
 pub use client::{Client, ClientBuilder, Cursor, Status};
 pub use connection::{Connection, Exchange, Hello, Incoming, SendAck, SessionInfo};
 pub use envelope::SealedEnvelope;

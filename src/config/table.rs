@@ -203,6 +203,8 @@ settings! {
         "Longest a busy shard gathers work before a turn, in microseconds. An idle one never waits.";
     Io "DROVER_IO" Kind::Word(Io::WORDS), Some("auto"), Plain,
         "What moves bytes under the shards: `uring`, `tokio-uring` (both io_uring) or `epoll`. `auto` tries all that `uring` does and takes `epoll` if any of it fails, as in a container that forbids io_uring. Named and impossible, it is an error. See io_uring.md.";
+    CopyBelow "DROVER_COPY_BELOW" Kind::Number { min: 0, max: 65_536, off: Off::Never }, Some("2048"), Plain,
+        "Queued messages shorter than this many bytes are copied into one buffer when a connection is written; longer ones are written from where they were received. 0: none is ever copied. With TLS encryption reads a copy in any case.";
     Shards "DROVER_SHARDS" Kind::Number { min: 1, max: 1024, off: Off::Never }, None, Plain,
         "Shards of the process, each a thread. Unset: one per core.";
     PublicUrl "DROVER_PUBLIC_URL" Kind::HttpUrl, None, Plain,

@@ -7,18 +7,23 @@
 //! | `synced` | the last commit known to be durable, kept outside the database |
 //! | `tables` | which key holds what |
 //! | `committer` | the one thread that writes |
+//! | `guard` | what fjall deletes while it opens comes back if the opening fails |
+//! | `mend` | what it does after a write failed |
 //! | `readers` | the two threads that read |
 
 mod audit;
 mod committer;
 mod format;
+mod guard;
+mod mend;
 mod readers;
 mod synced;
 mod tables;
 #[cfg(test)]
 mod tests;
 
-use self::committer::{Committer, Request};
+use self::committer::{Committer, Request, State};
+use self::guard::Guard;
 use self::readers::Job;
 use self::synced::Synced;
 use self::tables::{GroupMark, Tables};
@@ -31,14 +36,13 @@ use fjall::PersistMode;
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// What every report of damage ends with.
-const RESTORE: &str =
-    "Restore the folder from a backup, or move it away to start empty; nothing in it was changed";
+const RESTORE: &str = "Restore the folder from a backup, or move it away to start empty; nothing acknowledged in it was changed";
 /// A commit that takes this long is stuck: the disk does not answer, or fjall waits for background work that died.
 const STUCK: Duration = Duration::from_secs(30);
 
@@ -82,7 +86,7 @@ struct Inner {
 /// What the threads see.
 struct Shared {
     // Closed in this order: the lock is released last.
-    tables: Tables,
+    database: Slot,
     requests: Handoff<Request, Parked>,
     requests_closed: AtomicBool,
     jobs: Handoff<Job, Parked>,
@@ -91,21 +95,40 @@ struct Shared {
     _lock: format::Lock,
 }
 
-/// Whether the last commit succeeded, and whether one is stuck.
+/// The open database, which is closed and opened anew after a failed write. Empty while it could not be opened.
+struct Slot(RwLock<Option<Tables>>);
+
+impl Slot {
+    /// Lends the database.
+    fn with<R>(&self, f: impl FnOnce(Option<&Tables>) -> R) -> R {
+        f(self.0.read().unwrap_or_else(PoisonError::into_inner).as_ref())
+    }
+}
+
+/// Whether writes are taken, and whether one is stuck.
 struct Health {
-    good: AtomicBool,
+    /// A write failed; it is tried again and again whether one works.
+    down: AtomicBool,
     /// For good: until the next start nothing is taken.
     failed: AtomicBool,
+    /// A record that was asked for can't be read.
+    damaged: AtomicBool,
+    /// The store's folder, to ask how much room is left, and how much is never used.
+    folder: File,
+    reserve_bytes: u64,
     opened: Instant,
     /// When the commit under way began, in milliseconds since `opened` and one; 0 if there is none.
     began_ms: AtomicU64,
 }
 
 impl Health {
-    fn new() -> Self {
+    fn new(folder: File, reserve_bytes: u64) -> Self {
         Self {
-            good: AtomicBool::new(true),
+            down: AtomicBool::new(false),
             failed: AtomicBool::new(false),
+            damaged: AtomicBool::new(false),
+            folder,
+            reserve_bytes,
             opened: Instant::now(),
             began_ms: AtomicU64::new(0),
         }
@@ -119,19 +142,49 @@ impl Health {
         self.began_ms.store(self.now_ms(), Ordering::Relaxed);
     }
 
-    fn set(&self, good: bool) {
-        self.good.store(good, Ordering::Relaxed);
+    fn end(&self) {
         self.began_ms.store(0, Ordering::Relaxed);
+    }
+
+    fn set_down(&self, down: bool) {
+        self.down.store(down, Ordering::Relaxed);
+    }
+
+    fn found_damage(&self) {
+        self.damaged.store(true, Ordering::Relaxed);
     }
 
     fn fail(&self) {
         self.failed.store(true, Ordering::Relaxed);
     }
 
-    fn get(&self) -> bool {
+    /// Whether so much can surely be written. Asked afresh each time: a relay that is out of rotation for a full disk
+    /// gets no writes by which it could notice that there is room again.
+    fn has_room(&self, bytes: u64) -> bool {
+        // Where the file system does not say, writing will tell.
+        rustix::fs::fstatvfs(&self.folder).map_or(true, |stat| {
+            let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+            free >= self.reserve_bytes.saturating_add(bytes)
+        })
+    }
+
+    /// What is wrong, for an operator.
+    fn ailment(&self) -> Option<&'static str> {
+        let is = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
         let began_ms = self.began_ms.load(Ordering::Relaxed);
-        let is_stuck = began_ms != 0 && self.now_ms().saturating_sub(began_ms) > STUCK.as_millis() as u64;
-        self.good.load(Ordering::Relaxed) && !is_stuck
+        if is(&self.failed) {
+            Some("a sync failed: it takes nothing until it is restarted")
+        } else if is(&self.down) {
+            Some("a write failed: it takes nothing until one works again")
+        } else if began_ms != 0 && self.now_ms().saturating_sub(began_ms) > STUCK.as_millis() as u64 {
+            Some("a commit is stuck")
+        } else if !self.has_room(0) {
+            Some("too little is free on its disk")
+        } else if is(&self.damaged) {
+            Some("a record is damaged")
+        } else {
+            None
+        }
     }
 }
 
@@ -196,13 +249,11 @@ impl Embedded {
             format::finish(folder, &entered.format)?;
         }
         let (synced, synced_group) = Synced::open(folder)?;
-        audit::before_open(folder, &store, synced_group)?;
-        let tables = open_tables(folder)?;
-        let group = last_group(folder, &tables, &store, synced_group)?;
+        let (tables, group) = open_checked(folder, &store, synced_group)?;
         let folder_file = File::open(folder).map_err(|e| format::io(folder, e))?;
 
         let shared = Arc::new(Shared {
-            tables,
+            database: Slot(RwLock::new(Some(tables))),
             requests: Handoff::new(committer::REQUESTS_MAX, [Parked::default()]),
             requests_closed: AtomicBool::new(false),
             jobs: Handoff::new(
@@ -210,7 +261,7 @@ impl Embedded {
                 std::iter::repeat_n((), readers::READERS).map(|()| Parked::default()),
             ),
             jobs_closed: AtomicBool::new(false),
-            health: Health::new(),
+            health: Health::new(folder_file, reserve_bytes),
             _lock: entered.lock,
         });
         let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
@@ -230,24 +281,26 @@ impl Embedded {
             inner.readers.push(spawn(
                 "drover-read",
                 Box::new(move || {
-                    readers::run(&shared.jobs, reader, &shared.tables, || {
+                    readers::run(&shared.jobs, reader, &shared.database, &shared.health, || {
                         shared.jobs_closed.load(Ordering::Acquire)
                     });
                 }),
             )?);
         }
+        let path = folder.to_owned();
         inner.committer = Some(spawn(
             "drover-commit",
             Box::new(move || {
                 let committer = Committer {
-                    tables: &shared.tables,
+                    database: &shared.database,
                     health: &shared.health,
                     group,
                     store,
                     synced,
-                    folder: folder_file,
-                    reserve_bytes,
-                    poisoned: false,
+                    folder: path,
+                    arena: committer::Arena::default(),
+                    state: State::Good,
+                    full: false,
                 };
                 committer.run(&shared.requests, || {
                     shared.requests_closed.load(Ordering::Acquire)
@@ -259,13 +312,20 @@ impl Embedded {
         })
     }
 
-    /// Whether the last commit succeeded (readiness).
+    /// Whether a commit would be taken now (readiness): false while the disk is full, after a failed write until one
+    /// works again, and once [`Self::has_failed`].
     pub fn healthy(&self) -> bool {
-        self.inner.shared.health.get()
+        self.ailment().is_none()
     }
 
-    /// Whether the store takes nothing more until it is opened again: a write or fjall's background work failed, and
-    /// what was written of it is known only to the next start. A full disk is not of this kind.
+    /// Why it is not [`Self::healthy`], in words for an operator that name no path and no content. Also says whether
+    /// a record was asked for that is damaged: what else there is, is served.
+    pub fn ailment(&self) -> Option<&'static str> {
+        self.inner.shared.health.ailment()
+    }
+
+    /// Whether the store takes nothing more until the next start: a sync or fjall's background work failed, or damage
+    /// was found. A full disk and any other write that failed is not of this kind.
     pub fn has_failed(&self) -> bool {
         self.inner.shared.health.failed.load(Ordering::Relaxed)
     }
@@ -281,10 +341,27 @@ impl Embedded {
         read: impl FnOnce(&Tables) -> Result<T, StoreError> + Send + 'static,
         done: Done<T>,
     ) {
-        if let Err(job) = self.inner.shared.jobs.push(readers::job(read, done)) {
-            job(None);
+        let shared = &self.inner.shared;
+        if let Err(job) = shared.jobs.push(readers::job(read, done)) {
+            job(None, &shared.health);
         }
     }
+}
+
+/// Looks at the database, opens it, and looks whether everything acknowledged is in it: up to `synced`. Also the number
+/// of its last commit group.
+fn open_checked(folder: &Path, store: &[u8; 16], synced: u64) -> Result<(Tables, u64), OpenError> {
+    audit::before_open(folder, store, synced)?;
+    let guard = Guard::new(folder)?;
+    let opened = open_tables(folder).and_then(|tables| {
+        let group = last_group(folder, &tables, store, synced)?;
+        Ok((tables, group))
+    });
+    match &opened {
+        Ok(_) => guard.end()?,
+        Err(_) => guard.put_back()?,
+    }
+    opened
 }
 
 /// Opens the database, whatever fjall makes of it.
@@ -301,7 +378,7 @@ fn open_tables(folder: &Path) -> Result<Tables, OpenError> {
 }
 
 fn open_failed(folder: &Path, error: &fjall::Error) -> OpenError {
-    use std::io::ErrorKind::{InvalidData, NotFound, UnexpectedEof};
+    use std::io::ErrorKind::{InvalidData, InvalidInput, NotFound, UnexpectedEof};
     let file = folder.join(format::DB);
     let io = match error {
         fjall::Error::Locked => return OpenError::Locked(file),
@@ -309,8 +386,9 @@ fn open_failed(folder: &Path, error: &fjall::Error) -> OpenError {
         _ => None,
     };
     match io {
-        // What fjall could not find or finish reading is missing from its own files.
-        Some(e) if !matches!(e.kind(), NotFound | UnexpectedEof | InvalidData) => {
+        // What fjall could not find or finish reading is missing from its own files, and a place that no file can have
+        // is written in one of them.
+        Some(e) if !matches!(e.kind(), NotFound | UnexpectedEof | InvalidData | InvalidInput) => {
             let error = std::io::Error::new(e.kind(), e.to_string());
             OpenError::Io { file, error }
         }
@@ -412,6 +490,7 @@ impl ControlStore for Embedded {
     }
 
     fn directory(&self, kind: DirectoryKind) -> Result<Vec<DirectoryEntry>, StoreError> {
-        self.inner.shared.tables.directory(kind)
+        let read = |tables: Option<&Tables>| tables.ok_or(StoreError::NotCommitted)?.directory(kind);
+        self.inner.shared.database.with(read)
     }
 }

@@ -153,7 +153,7 @@ fn acknowledged_records_survive_kill_9() {
 }
 
 #[test]
-fn a_failed_write_poisons_the_store_and_loses_nothing_acknowledged() {
+fn a_write_that_failed_did_not_happen_and_nothing_acknowledged_is_lost() {
     let folder = tempfile::tempdir().expect("temporary folder");
     // Opened twice: the second time cuts the journal from its preallocated 64 MiB to what is used.
     drop(Embedded::open(folder.path()).expect("opens"));
@@ -174,15 +174,11 @@ fn a_failed_write_poisons_the_store_and_loses_nothing_acknowledged() {
     }
     child.wait().expect("ended");
     assert!(acknowledged > 50);
-    assert_eq!(failure.len(), 2);
-    assert_eq!(failure[0], "failed Unknown false true");
-    // Of the same group, or of a later one that was not tried any more.
-    assert!(
-        ["then Err(Unknown)", "then Err(NotCommitted)"].contains(&failure[1].as_str()),
-        "{failure:?}"
-    );
+    // Not healthy, and not failed for good.
+    let expected = ["failed NotCommitted false false", "then Err(NotCommitted)"];
+    assert_eq!(failure, expected);
     let store = Embedded::open(folder.path()).expect("opens");
-    assert!(acknowledged_before(&store) >= acknowledged);
+    assert_eq!(acknowledged_before(&store), acknowledged);
     let batch = AppendBatch::default();
     assert_eq!(wait(|done| store.append(batch, done)), Ok(()));
 }

@@ -55,8 +55,24 @@ pub(crate) struct Conn<S> {
     pub(crate) dirty: bool,
     /// The engine wants no further message for now.
     pub(crate) paused: bool,
+    /// What it has sent already goes beyond its share of the turn: the rest is handled in a later one, and nothing more
+    /// is received until then.
+    pub(crate) behind: bool,
+    /// The turn in which it was received from last, and how often then.
+    pub(crate) received: (u64, u32),
+    /// How many of its last shares took long, one after the other. From
+    /// [`SLOW_SHARES`](crate::input::SLOW_SHARES) on it waits in line with others like it.
+    pub(crate) slow: u8,
+    /// It stands in that line.
+    pub(crate) queued: bool,
+    /// Bytes read and dropped since its end began.
+    pub(crate) dropped_bytes: usize,
     /// The engine waits for room.
     pub(crate) watched: bool,
+    /// The engine has authenticated it.
+    pub(crate) known: bool,
+    /// What [`World::weigh`](crate::world::World::weigh) counts of it.
+    pub(crate) hoard_bytes: usize,
 }
 
 impl<S> Conn<S> {
@@ -75,7 +91,14 @@ impl<S> Conn<S> {
             blocked: false,
             dirty: false,
             paused: false,
+            behind: false,
+            received: (0, 0),
+            slow: 0,
+            queued: false,
+            dropped_bytes: 0,
             watched: false,
+            known: false,
+            hoard_bytes: 0,
         }
     }
 

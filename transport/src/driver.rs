@@ -80,8 +80,8 @@ pub(crate) trait Driver: Sized {
     /// Gives a socket out of care, with what was received and not told yet.
     fn release(&mut self, socket: Self::Socket) -> io::Result<(TcpStream, BytesMut)>;
 
-    /// The socket will not be released any more.
-    fn settle(&mut self, _socket: Self::Socket) {}
+    /// The socket's peer is known: it is not released any more, and more may be received of it at a time.
+    fn settle(&mut self, socket: Self::Socket);
 
     /// Nothing more is to be received for now, so that the peer has to wait. What came already may still be told.
     fn pause(&mut self, socket: Self::Socket);
@@ -104,6 +104,10 @@ pub(crate) trait Driver: Sized {
             outcomes.push(self.write(write.socket, &slices[write.from..write.to]));
         }
     }
+
+    /// Keeps what the system holds unsent for this socket short, from now on: MEDIA that is written next is not to wait
+    /// behind megabytes of a replay that the peer has yet to take.
+    fn keep_unsent_short(&mut self, socket: Self::Socket);
 
     /// Tells the peer that nothing more comes; receiving goes on.
     fn end_write(&mut self, socket: Self::Socket);
@@ -129,6 +133,13 @@ pub(crate) struct Buffers {
     /// Receives that ended because no slot was left, and were begun again.
     pub(crate) starved: u64,
 }
+
+/// Bytes that a driver may tell of a socket that is not settled before [`Driver::pause`] takes effect: as much may have
+/// to be kept of a stranger.
+pub(crate) const UNKNOWN_READ_BYTES: usize = 16 << 10;
+/// Bytes the system may hold unsent for a socket that carries MEDIA: enough to keep a fast peer busy until the next
+/// turn.
+pub(crate) const UNSENT_BYTES: u32 = 131_072;
 
 /// Ends a driver's wait, from any thread.
 pub(crate) enum Waker {

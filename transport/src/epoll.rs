@@ -1,11 +1,12 @@
 //! The driver for everywhere: mio, edge-triggered.
 
 use crate::chunk::Chunk;
-use crate::driver::{Driver, Ready, Waker};
+use crate::driver::{Driver, Ready, UNKNOWN_READ_BYTES, UNSENT_BYTES, Waker};
 use bytes::BytesMut;
 use mio::event::Event;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
+use socket2::SockRef;
 use std::io::{self, IoSlice, Read, Write};
 use std::mem;
 use std::net::{Shutdown, SocketAddr};
@@ -17,8 +18,6 @@ const WAKE: Token = Token(1);
 const FIRST_SOCKET: usize = 2;
 /// What one wait can report.
 const EVENTS_MAX: usize = 1024;
-/// Reads from one connection in one turn; what is left then waits for the next, so that nobody starves.
-const READS_MAX: u32 = 4;
 
 struct Entry {
     stream: TcpStream,
@@ -28,6 +27,7 @@ struct Entry {
     /// The peer has ended its direction; there may be bytes before that.
     ended: bool,
     paused: bool,
+    settled: bool,
     /// A write did not take everything.
     blocked: bool,
 }
@@ -44,12 +44,10 @@ pub(crate) struct Epoll {
     free: Vec<u32>,
     /// Free after the next wait: until then there may be reports about who used them.
     closed: Vec<u32>,
-    /// Read from in this turn before what is reported.
-    revisited: Vec<u32>,
-    /// They had more than one turn's share.
-    unread: Vec<u32>,
-    /// Who is read from, and how often yet.
-    reading: Option<(u32, u32)>,
+    /// They were paused, and there may be bytes to read.
+    resumed: Vec<u32>,
+    /// Who is read from, until there is no more or it is paused.
+    reading: Option<u32>,
     chunk: Chunk,
 }
 
@@ -83,8 +81,7 @@ impl Epoll {
             entries: Vec::new(),
             free: Vec::new(),
             closed: Vec::new(),
-            revisited: Vec::new(),
-            unread: Vec::new(),
+            resumed: Vec::new(),
             reading: None,
             chunk: Chunk::default(),
         };
@@ -102,6 +99,7 @@ impl Epoll {
             readable: false,
             ended: false,
             paused: false,
+            settled: false,
             blocked: false,
         });
         match self.free.pop() {
@@ -124,7 +122,7 @@ impl Epoll {
 
     /// One read from whoever is read from; `None` once that is done.
     fn read(&mut self) -> Option<Ready> {
-        let (key, reads) = self.reading?;
+        let key = self.reading?;
         let entry = self.entries[key as usize]
             .as_mut()
             .filter(|entry| entry.readable && !entry.paused);
@@ -132,14 +130,11 @@ impl Epoll {
             self.reading = None;
             return None;
         };
-        if reads == READS_MAX {
-            self.unread.push(key);
-            self.reading = None;
-            return None;
-        }
-        self.reading = Some((key, reads + 1));
         let slot = entry.slot;
-        let space = self.chunk.space();
+        let mut space = self.chunk.space();
+        if !entry.settled {
+            space = &mut space[..UNKNOWN_READ_BYTES];
+        }
         let room = space.len();
         loop {
             match entry.stream.read(space) {
@@ -184,7 +179,7 @@ impl Epoll {
             return Some(Ready::Lost { slot });
         }
         let unblocked = writable && mem::take(&mut entry.blocked);
-        self.reading = Some((key, 0));
+        self.reading = Some(key);
         unblocked.then_some(Ready::Writable { slot })
     }
 }
@@ -214,9 +209,8 @@ impl Driver for Epoll {
         self.next = 0;
         self.reported.clear();
         self.free.append(&mut self.closed);
-        self.revisited.append(&mut self.unread);
         let mut timeout = timeout;
-        if !self.revisited.is_empty() {
+        if !self.resumed.is_empty() {
             // There is nothing to gather first.
             timeout = Some(Duration::ZERO);
         } else if !rest.is_zero() {
@@ -237,8 +231,8 @@ impl Driver for Epoll {
                 if let Some(ready) = self.read() {
                     return Some(ready);
                 }
-            } else if let Some(key) = self.revisited.pop() {
-                self.reading = Some((key, 0));
+            } else if let Some(key) = self.resumed.pop() {
+                self.reading = Some(key);
             } else {
                 let report = *self.reported.get(self.next)?;
                 self.next += 1;
@@ -269,15 +263,19 @@ impl Driver for Epoll {
         entry.slot = slot;
         let token = Token(key as usize + FIRST_SOCKET);
         let interest = Interest::READABLE | Interest::WRITABLE;
-        self.poll
-            .registry()
-            .register(&mut entry.stream, token, interest)
+        self.poll.registry().register(&mut entry.stream, token, interest)
     }
 
     fn release(&mut self, key: u32) -> io::Result<(std::net::TcpStream, BytesMut)> {
         let mut stream = self.remove(key)?;
         self.poll.registry().deregister(&mut stream)?;
         Ok((stream.into(), BytesMut::new()))
+    }
+
+    fn settle(&mut self, key: u32) {
+        if let Some(entry) = self.entry(key) {
+            entry.settled = true;
+        }
     }
 
     fn pause(&mut self, key: u32) {
@@ -290,7 +288,7 @@ impl Driver for Epoll {
         if let Some(entry) = self.entry(key) {
             entry.paused = false;
             if entry.readable {
-                self.revisited.push(key);
+                self.resumed.push(key);
             }
         }
     }
@@ -310,6 +308,13 @@ impl Driver for Epoll {
             };
             entry.blocked = taken < slices.iter().map(|slice| slice.len()).sum();
             return Ok(taken);
+        }
+    }
+
+    fn keep_unsent_short(&mut self, key: u32) {
+        if let Some(entry) = self.entry(key) {
+            // Where the system can't, media waits longer behind a replay; nothing else changes.
+            let _ = SockRef::from(&entry.stream).set_tcp_notsent_lowat(UNSENT_BYTES);
         }
     }
 

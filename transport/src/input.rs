@@ -7,21 +7,73 @@ use crate::tls::Step;
 use crate::turn::Turn;
 use crate::ws::{Failure, Item};
 use bytes::BytesMut;
-use drover_engine::{ConnId, Event, Flow, Peer};
+use drover_engine::{ConnId, Event, Flow, Inbound, Peer};
+use std::time::{Duration, Instant};
+
+/// Times one connection is received from in one turn; what is left then waits for the next, so that nobody starves.
+const RECEIVES_MAX: u32 = 4;
+/// Frames of one connection in its share of a turn. Small ones cost some hundred nanoseconds, and a receive brings ten
+/// thousand of them: everybody else would wait for all of those.
+const FRAMES_MAX: usize = 64;
+/// Bytes of messages in such a share: it ends with the one that goes beyond. A RECON of 1 MiB costs milliseconds.
+const BYTES_MAX: usize = 64 << 10;
+/// A share that takes longer is slow.
+const SLOW: Duration = Duration::from_micros(100);
+/// After so many slow shares in a row, until one is not, the connection waits in line with others like it. One alone may
+/// be the system's doing: the thread lost its core meanwhile.
+pub(crate) const SLOW_SHARES: u8 = 3;
+/// The time of a turn that those in line get together, and at least one of them gets its share. So others wait for one
+/// expensive message, not for one of each of its kind. As long as they had, they wait afterwards: half of the shard is
+/// left to those who are quick.
+const SLOW_TURN: Duration = Duration::from_millis(1);
+/// What is read and dropped of a connection that is being ended, so that its peer reads why: before the upgrade, and
+/// after. Who sends more isn't reading.
+const DROPPED_BYTES_MAX: (usize, usize) = (64 << 10, 2 << 20);
 
 impl<D: Driver> Turn<D> {
     /// Bytes of one connection.
-    pub(crate) fn received(&mut self, slot: u32, data: BytesMut) {
+    pub(crate) fn received(&mut self, slot: u32, mut data: BytesMut) {
         let Some(id) = self.world.conns.id_at(slot) else {
             return;
         };
+        let turn = self.world.metrics.turns.get();
         self.world.metrics.bytes_in.add(data.len() as u64);
-        match self.world.conns.get_mut(id) {
-            Some(conn) if conn.is_deaf() => {}
-            Some(conn) if conn.tls.is_some() => self.records(id, data),
-            Some(_) => self.messages(id, data),
-            None => {}
+        let Some(conn) = self.world.conns.get_mut(id) else {
+            return;
+        };
+        if conn.is_deaf() {
+            conn.dropped_bytes += data.len();
+            let most = match conn.seat.is_some() {
+                true => DROPPED_BYTES_MAX.1,
+                false => DROPPED_BYTES_MAX.0,
+            };
+            if conn.dropped_bytes > most {
+                self.world.end(id);
+            }
+            return;
         }
+        conn.received = match conn.received {
+            (last, receives) if last == turn => (turn, receives + 1),
+            _ => (turn, 1),
+        };
+        let has_share = conn.received.1 <= RECEIVES_MAX && conn.slow < SLOW_SHARES;
+        if has_share && !conn.behind && conn.is_listening() {
+            let began = Instant::now();
+            match conn.tls.is_some() {
+                true => self.records(id, data),
+                false => self.messages(id, data, false),
+            }
+            self.note_slow(id, began);
+        } else {
+            match &mut conn.tls {
+                Some(tls) => tls.keep(&mut data),
+                None => conn.codec.keep(&mut data),
+            }
+            if !conn.behind && conn.is_listening() {
+                self.falls_behind(id);
+            }
+        }
+        self.world.weigh(id);
     }
 
     /// The peer sends nothing more.
@@ -36,10 +88,16 @@ impl<D: Driver> Turn<D> {
         let Some(id) = self.world.conns.id_at(slot) else {
             return;
         };
-        if let Some(conn) = self.world.conns.get_mut(id) {
-            self.world.metrics.peer_lost.add(u64::from(!conn.is_deaf()));
-            self.world.end(id);
+        let Some(conn) = self.world.conns.get_mut(id) else {
+            return;
+        };
+        if conn.behind {
+            // What it sent before is still good.
+            conn.ended = true;
+            return;
         }
+        self.world.metrics.peer_lost.add(u64::from(!conn.is_deaf()));
+        self.world.end(id);
     }
 
     fn peer_ended(&mut self, id: ConnId) {
@@ -47,8 +105,9 @@ impl<D: Driver> Turn<D> {
             return;
         };
         conn.ended = true;
-        if matches!(conn.phase, Phase::Leaving) || !(conn.is_listening() || conn.is_deaf()) {
-            // It may still be reading what is queued for it; or what it sent before waits for the engine.
+        let has_more = conn.behind || !(conn.is_listening() || conn.is_deaf());
+        if has_more || matches!(conn.phase, Phase::Leaving) {
+            // What it sent before waits; or it may still be reading what is queued for it.
             return;
         }
         if conn.is_open() {
@@ -57,30 +116,111 @@ impl<D: Driver> Turn<D> {
         self.world.end(id);
     }
 
-    /// Takes up again what was put aside while the connection was paused or on its way.
+    /// Gives a connection its share of this turn, or a place in line.
+    pub(crate) fn serve(&mut self, id: ConnId) {
+        let Some(conn) = self.world.conns.get_mut(id) else {
+            return;
+        };
+        if conn.slow < SLOW_SHARES {
+            self.share(id);
+        } else if !std::mem::replace(&mut conn.queued, true) {
+            self.slow.push_back(id);
+        }
+    }
+
+    /// Serves those in line, for a while.
+    pub(crate) fn serve_slow(&mut self) {
+        if self.slow.is_empty() {
+            return;
+        }
+        let began = Instant::now();
+        if began < self.slow_from {
+            return;
+        }
+        // Whoever is put in line meanwhile waits for the next turn.
+        for _ in 0..self.slow.len() {
+            let Some(id) = self.slow.pop_front() else { break };
+            if let Some(conn) = self.world.conns.get_mut(id) {
+                conn.queued = false;
+                self.share(id);
+                self.settle();
+            }
+            if began.elapsed() >= SLOW_TURN {
+                break;
+            }
+        }
+        let ended = Instant::now();
+        self.slow_from = ended + (ended - began);
+    }
+
+    fn share(&mut self, id: ConnId) {
+        let Some(conn) = self.world.conns.get_mut(id) else {
+            return;
+        };
+        if std::mem::take(&mut conn.behind) {
+            let began = Instant::now();
+            self.resume(id);
+            self.note_slow(id, began);
+        }
+    }
+
+    fn note_slow(&mut self, id: ConnId, began: Instant) {
+        if let Some(conn) = self.world.conns.get_mut(id) {
+            conn.slow = match began.elapsed() > SLOW {
+                true => conn.slow.saturating_add(1),
+                false => 0,
+            };
+        }
+    }
+
+    /// Hands one message to the engine.
+    fn message(&mut self, id: ConnId, message: Inbound) {
+        let now = self.world.now;
+        self.world.turn_messages += 1;
+        self.world.metrics.messages_in.add(1);
+        if self.shard.message(now, id, message, &mut self.world) == Flow::Pause
+            && let Some(conn) = self.world.conns.get_mut(id)
+            && conn.is_open()
+        {
+            conn.paused = true;
+            self.world.driver.pause(conn.socket);
+        }
+    }
+
+    /// Its share of this turn is used up.
+    fn falls_behind(&mut self, id: ConnId) {
+        if let Some(conn) = self.world.conns.get_mut(id) {
+            conn.behind = true;
+            self.world.driver.pause(conn.socket);
+            self.unread.push(id);
+        }
+    }
+
+    /// Takes up again what was put aside while the connection was paused, on its way or behind.
     pub(crate) fn resume(&mut self, id: ConnId) {
         let Some(conn) = self.world.conns.get_mut(id) else {
             return;
         };
         let data = conn.codec.take_kept();
-        self.messages(id, data);
+        self.messages(id, data, true);
         let Some(conn) = self.world.conns.get_mut(id) else {
             return;
         };
         if let Some(tls) = &mut conn.tls
             && !conn.paused
+            && !conn.behind
         {
             let cipher = tls.take_kept();
             self.records(id, cipher);
         }
+        self.world.weigh(id);
         let Some(conn) = self.world.conns.get_mut(id) else {
             return;
         };
-        if conn.is_listening() {
-            if conn.ended {
-                self.peer_ended(id);
-            } else {
-                self.world.driver.resume(conn.socket);
+        if conn.is_listening() && !conn.behind {
+            match conn.ended {
+                true => self.peer_ended(id),
+                false => self.world.driver.resume(conn.socket),
             }
         }
     }
@@ -91,7 +231,7 @@ impl<D: Driver> Turn<D> {
             let Some(conn) = self.world.conns.get_mut(id) else {
                 return;
             };
-            let (deaf, listening) = (conn.is_deaf(), conn.is_listening());
+            let (deaf, listening) = (conn.is_deaf(), conn.is_listening() && !conn.behind);
             let Some(tls) = &mut conn.tls else { return };
             if !listening {
                 if !deaf {
@@ -101,7 +241,7 @@ impl<D: Driver> Turn<D> {
             }
             let was_established = tls.is_established();
             match tls.open(&mut cipher, &mut self.plain) {
-                Ok(Step::Plain(plain)) => self.messages(id, plain),
+                Ok(Step::Plain(plain)) => self.messages(id, plain, false),
                 Ok(Step::Blocked) => {
                     if tls.is_established() && !was_established {
                         self.world.metrics.tls_handshakes.add(1);
@@ -126,14 +266,24 @@ impl<D: Driver> Turn<D> {
         }
     }
 
-    /// Plaintext: the request first, then message by message.
-    fn messages(&mut self, id: ConnId, mut data: BytesMut) {
+    /// Plaintext: the request first, then message by message. `own`: the buffer is the connection's.
+    fn messages(&mut self, id: ConnId, mut data: BytesMut, own: bool) {
         let now = self.world.now;
+        let (mut frames, mut bytes) = (0, 0);
         loop {
             let Some(conn) = self.world.conns.get_mut(id) else {
                 return;
             };
             match conn.phase {
+                Phase::Open
+                    if !conn.paused && (frames >= FRAMES_MAX || bytes >= BYTES_MAX) && !data.is_empty() =>
+                {
+                    match own {
+                        true => conn.codec.put_back(data),
+                        false => conn.codec.keep(&mut data),
+                    }
+                    return self.falls_behind(id);
+                }
                 Phase::Open if !conn.paused => {}
                 Phase::Open | Phase::Moving(_) => {
                     conn.codec.keep(&mut data);
@@ -161,18 +311,13 @@ impl<D: Driver> Turn<D> {
                     return;
                 }
             };
+            frames += 1;
             match item {
                 Item::Message(message) => {
-                    self.world.turn_messages += 1;
-                    self.world.metrics.messages_in.add(1);
-                    if self.shard.message(now, id, message, &mut self.world) == Flow::Pause
-                        && let Some(conn) = self.world.conns.get_mut(id)
-                        && conn.is_open()
-                    {
-                        conn.paused = true;
-                        self.world.driver.pause(conn.socket);
-                    }
+                    bytes += message.payload().len();
+                    self.message(id, message);
                 }
+                Item::Part => {}
                 Item::Text => self.shard.handle(now, Event::Text { conn: id }, &mut self.world),
                 Item::Ping(payload) => {
                     self.world.pong(id, &payload);
@@ -203,12 +348,7 @@ impl<D: Driver> Turn<D> {
         let seen = conn.codec.kept_bytes();
         conn.codec.keep(&mut data);
         let mut head = conn.codec.take_kept();
-        let plausible = head.first().is_none_or(u8::is_ascii_uppercase);
-        let asked = if plausible && head.len() < http::HEAD_BYTES_MAX && !http::may_be_complete(&head, seen) {
-            Asked::Partial
-        } else {
-            http::ask(&head, peer, self.trusted_proxy_hops, self.public.as_deref())
-        };
+        let asked = http::ask(&head, seen, peer, self.trusted_proxy_hops, self.public.as_deref());
         let metrics = &self.world.metrics;
         let answer = match asked {
             Asked::Partial => {

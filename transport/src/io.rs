@@ -76,7 +76,10 @@ mod tests {
         let auto = choose(Io::Auto, broken, || unreachable!()).unwrap();
         assert_eq!(auto.name, "epoll");
         assert!(auto.reason.contains("multishot accept: no"));
-        assert_eq!(choose(Io::Auto, || Ok(()), || unreachable!()).unwrap().name, "uring");
+        assert_eq!(
+            choose(Io::Auto, || Ok(()), || unreachable!()).unwrap().name,
+            "uring"
+        );
         assert!(choose(Io::Uring, broken, || unreachable!()).is_err());
         assert!(choose(Io::TokioUring, || unreachable!(), broken).is_err());
         let epoll = choose(Io::Epoll, || unreachable!(), || unreachable!()).unwrap();

@@ -10,7 +10,7 @@
 //! | `conn`, `slab`, `parcel` | one connection, a shard's table of them, one on its way to another shard |
 //! | `driver`, `io` | what the loop needs of the system; which driver gives it, and why |
 //! | `epoll`, `uring`, `tokio_uring` | the drivers. Unsafe code is in `uring::ring` and nowhere else |
-//! | `http`, `ws`, `tls` | the request before the WebSocket, its frames, and TLS below, all without I/O |
+//! | [`http`], [`ws`], `tls` | the request before the WebSocket, its frames, and TLS below, all without I/O |
 //! | `pages` | what the binary adds to the pages of `http` |
 //! | `listen`, `lobby`, `admission` | binding and accepting; how many sockets and connections there may be |
 //! | `mailbox`, `offload`, `stop` | how other threads reach a shard, what is computed elsewhere, stopping |
@@ -30,7 +30,7 @@ mod config;
 mod conn;
 mod driver;
 mod epoll;
-mod http;
+pub mod http;
 mod input;
 mod io;
 mod listen;
@@ -44,15 +44,15 @@ mod relay;
 mod slab;
 mod stop;
 mod timers;
+mod tls;
 #[cfg(target_os = "linux")]
 mod tokio_uring;
-mod tls;
 mod turn;
 #[cfg(target_os = "linux")]
 mod uring;
 mod world;
 mod write;
-mod ws;
+pub mod ws;
 
 #[cfg(test)]
 mod double;
@@ -64,7 +64,7 @@ pub(crate) use double::Shard;
 #[cfg(not(test))]
 pub(crate) use drover_engine::Shard;
 
-pub use config::{BindError, RelayConfig, TURN_US_MAX, TlsError, TlsSource, WakeSink};
+pub use config::{BindError, COPY_BELOW, RelayConfig, TURN_US_MAX, TlsError, TlsSource, WakeSink};
 pub use io::{Io, IoDriver};
 pub use lobby::DESCRIPTORS_RESERVED;
 pub use metrics::{CLOSE_REASON_LABELS, Snapshot};

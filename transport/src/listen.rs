@@ -72,10 +72,7 @@ impl Spare {
 
     /// Turns away what waits, as far as the reserve allows. `turn_away` accepts a connection and closes it. Returns how
     /// many, and whether none is left.
-    pub(crate) fn turn_away(
-        &mut self,
-        mut turn_away: impl FnMut() -> io::Result<Option<()>>,
-    ) -> (u64, bool) {
+    pub(crate) fn turn_away(&mut self, mut turn_away: impl FnMut() -> io::Result<Option<()>>) -> (u64, bool) {
         let (mut turned_away, mut none_left) = (0, false);
         self.0 = None;
         for _ in 0..DRAINED_MAX {

@@ -15,9 +15,9 @@ use crate::offload::Offload;
 use crate::stop::Stop;
 use crate::tls::Certificates;
 use crate::turn::{Parts, Turn};
+use crate::world::{Shared, World};
 #[cfg(target_os = "linux")]
 use crate::{tokio_uring::TokioUring, uring::Uring};
-use crate::world::{Shared, World};
 use drover_engine::metrics::Metrics as EngineMetrics;
 use drover_engine::shard::{Challenges, ShardMessage};
 use std::io;
@@ -48,8 +48,16 @@ enum Seed {
 
 impl Seed {
     /// For one of so many shards, with so many sockets each at most; and what wakes the shard.
-    #[cfg_attr(not(target_os = "linux"), expect(unused_variables, reason = "epoll needs neither"))]
-    fn new(io: &str, listener: std::net::TcpListener, shards: usize, sockets: u32) -> io::Result<(Self, Waker)> {
+    #[cfg_attr(
+        not(target_os = "linux"),
+        expect(unused_variables, reason = "epoll needs neither")
+    )]
+    fn new(
+        io: &str,
+        listener: std::net::TcpListener,
+        shards: usize,
+        sockets: u32,
+    ) -> io::Result<(Self, Waker)> {
         match io {
             #[cfg(target_os = "linux")]
             "uring" => {
@@ -308,7 +316,15 @@ impl ShardThread {
         let mailbox = self.shared.doors[index].clone();
         let request_ms = config.engine.handshake_timeout_ms;
         let now = clock::now(Instant::now());
-        let world = World::new(driver, index, request_ms, self.metrics, self.shared, now);
+        let world = World::new(
+            driver,
+            index,
+            request_ms,
+            config.copy_below,
+            self.metrics,
+            self.shared,
+            now,
+        );
         let parts = Parts {
             shard,
             mailbox,

@@ -5,7 +5,7 @@
 //! - a socket that may still move to another shard is read and written as under epoll, through the runtime's own:
 //!   a read that is under way could not be taken back.
 
-use crate::driver::{Driver, Ready, Waker};
+use crate::driver::{Driver, Ready, UNSENT_BYTES, Waker};
 use bytes::BytesMut;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -189,7 +189,10 @@ impl TokioUring {
         socket.changed.notify_one();
         // What is not told yet is about nobody.
         let slot = socket.slot.get();
-        self.events.queue.borrow_mut().retain(|ready| slot_of(ready) != Some(slot));
+        self.events
+            .queue
+            .borrow_mut()
+            .retain(|ready| slot_of(ready) != Some(slot));
         Some(socket)
     }
 }
@@ -205,7 +208,10 @@ fn slot_of(ready: &Ready) -> Option<u32> {
 }
 
 /// Has the runtime tell when the descriptor is ready.
-#[expect(deprecated, reason = "what took its place is unsafe; these types of the standard library keep their descriptor open")]
+#[expect(
+    deprecated,
+    reason = "what took its place is unsafe; these types of the standard library keep their descriptor open"
+)]
 fn register<T: AsRawFd>(descriptor: Rc<T>, interest: Interest) -> io::Result<AsyncFd<Rc<T>>> {
     AsyncFd::with_interest(descriptor, interest)
 }
@@ -231,7 +237,9 @@ async fn receive(socket: Rc<Socket>, events: Rc<Events>) {
     let Stage::Loose(stream) = stage else { return };
     let slot = socket.slot.get();
     // Nobody else holds it any more.
-    let stream = Rc::try_unwrap(stream).ok().filter(|stream| stream.set_nonblocking(false).is_ok());
+    let stream = Rc::try_unwrap(stream)
+        .ok()
+        .filter(|stream| stream.set_nonblocking(false).is_ok());
     let Some(stream) = stream else {
         events.tell(Ready::Lost { slot });
         return;
@@ -445,6 +453,13 @@ impl Driver for TokioUring {
         if let Some(socket) = self.socket(key) {
             socket.settling.set(true);
             socket.changed.notify_one();
+        }
+    }
+
+    fn keep_unsent_short(&mut self, key: u32) {
+        let Some(socket) = self.socket(key) else { return };
+        if let Some(stream) = socket.loose() {
+            let _ = socket2::SockRef::from(&*stream).set_tcp_notsent_lowat(UNSENT_BYTES);
         }
     }
 

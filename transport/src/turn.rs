@@ -17,13 +17,18 @@ use crate::tls::{Certificates, TlsSession};
 use crate::world::World;
 use drover_engine::effects::{CloseHow, CloseReason, Effects};
 use drover_engine::{ConnId, Event};
+use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Connections accepted in one turn.
-const ACCEPTS_MAX: usize = 128;
+/// Connections accepted in one turn. Each costs ten microseconds or more, also one that is closed at once.
+const ACCEPTS_MAX: usize = 32;
+/// So many frames of MEDIA going out count as one message coming in, for the length of a turn: 80 calls of five (20 000
+/// frames in, 80 000 out per second) get 0.3 ms, 20 calls none, for a turn without company costs more than it saves
+/// (docs/performance.md).
+const MEDIA_PER_MESSAGE: u64 = 5;
 /// Letters read in one turn.
 const LETTERS_MAX: usize = 8_192;
 
@@ -38,6 +43,12 @@ pub(crate) struct Turn<D: Driver> {
     pub(crate) public: Option<Arc<dyn PublicPages>>,
     /// Records are decrypted into this.
     pub(crate) plain: Chunk,
+    /// There may be more to read from them than one turn's share.
+    pub(crate) unread: Vec<ConnId>,
+    /// Those whose share of a turn took long last time, in the order they came.
+    pub(crate) slow: VecDeque<ConnId>,
+    /// They are not served before this moment.
+    pub(crate) slow_from: Instant,
     letters: Vec<Letter>,
     pace: Pace,
     spare: Spare,
@@ -73,6 +84,9 @@ impl<D: Driver> Turn<D> {
             trusted_proxy_hops: parts.trusted_proxy_hops,
             public: parts.public,
             plain: Chunk::default(),
+            unread: Vec::new(),
+            slow: VecDeque::new(),
+            slow_from: Instant::now(),
             letters: Vec::new(),
             pace: Pace::new(parts.turn_max),
             spare: Spare::new(),
@@ -94,7 +108,8 @@ impl<D: Driver> Turn<D> {
             let began = Instant::now();
             self.world.now = clock::now(began);
             self.turn();
-            let messages = mem::take(&mut self.world.turn_messages);
+            let media = mem::take(&mut self.world.turn_media);
+            let messages = mem::take(&mut self.world.turn_messages) + media / MEDIA_PER_MESSAGE;
             self.world.metrics.turns.add(1);
             self.world.metrics.count_buffers(self.world.driver.buffers());
             ended = Instant::now();
@@ -137,14 +152,17 @@ impl<D: Driver> Turn<D> {
             accept,
             stop,
         ];
-        let next = next.into_iter().flatten().min()?;
-        Some(Duration::from_millis(next.saturating_sub(mono_ms)))
+        let next = next.into_iter().flatten().min();
+        let next = next.map(|at_ms| Duration::from_millis(at_ms.saturating_sub(mono_ms)));
+        let slow = (!self.slow.is_empty()).then(|| self.slow_from.saturating_duration_since(Instant::now()));
+        [next, slow].into_iter().flatten().min()
     }
 
     /// Whether this turn has left something for the next.
     fn has_leftovers(&self) -> bool {
         let world = &self.world;
         let lists = [
+            &self.unread,
             &world.roomy,
             &world.closed,
             &world.resumed,
@@ -156,6 +174,10 @@ impl<D: Driver> Turn<D> {
 
     fn turn(&mut self) {
         self.read_letters();
+        // Before those who have something new.
+        for id in mem::take(&mut self.unread) {
+            self.serve(id);
+        }
         while let Some(ready) = self.world.driver.next() {
             match ready {
                 Ready::Accept => self.acceptable = true,
@@ -169,6 +191,7 @@ impl<D: Driver> Turn<D> {
         if self.acceptable && self.world.now.mono_ms >= self.accept_from_ms {
             self.accept();
         }
+        self.serve_slow();
         self.deadlines();
         self.settle();
         self.shard.end_of_turn(self.world.now, &mut self.world);
@@ -232,7 +255,10 @@ impl<D: Driver> Turn<D> {
             } else if let Some(id) = pop_first(&mut self.world.moving) {
                 self.depart(id);
             } else if let Some(id) = pop_first(&mut self.world.resumed) {
-                self.resume(id);
+                if let Some(conn) = self.world.conns.get_mut(id) {
+                    conn.behind = true;
+                    self.serve(id);
+                }
             } else if let Some(id) = pop_first(&mut self.world.roomy) {
                 if self.world.conns.get_mut(id).is_some_and(|conn| conn.is_open()) {
                     self.shard.handle(now, Event::Room { conn: id }, &mut self.world);
@@ -337,6 +363,7 @@ impl<D: Driver> Turn<D> {
         let Some(conn) = self.world.conns.remove(id) else {
             return;
         };
+        self.world.hoarded_bytes -= conn.hoard_bytes;
         let Conn {
             socket,
             outbox,
@@ -408,7 +435,14 @@ impl<D: Driver> Turn<D> {
             blocked: false,
             dirty: false,
             paused,
+            behind: false,
+            received: (0, 0),
+            slow: 0,
+            queued: false,
+            dropped_bytes: 0,
             watched: false,
+            known: false,
+            hoard_bytes: 0,
         };
         if paused {
             driver.pause(socket);

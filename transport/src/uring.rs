@@ -22,6 +22,10 @@ const WAKE: u32 = 2;
 const RECEIVE: u32 = 3;
 const WRITABLE: u32 = 4;
 
+/// Times a paused socket is received from before its receive is ended. A pause is short as a rule, and ending and beginning
+/// again costs more than keeping so much.
+const EXCESS_MAX: u32 = 4;
+
 fn tag(what: u32, key: u32) -> ring::Tag {
     u64::from(what) << 32 | u64::from(key)
 }
@@ -46,6 +50,9 @@ struct Entry {
     /// Waits to be writable.
     polled: bool,
     paused: bool,
+    /// Told while paused.
+    excess: u32,
+    settled: bool,
     /// Nothing more can be received.
     over: bool,
     /// Its key is free once the operations under way have ended.
@@ -95,6 +102,8 @@ impl Uring {
             receiving: Receiving::No,
             polled: false,
             paused: false,
+            excess: 0,
+            settled: false,
             over: false,
             closed: false,
         };
@@ -115,7 +124,11 @@ impl Uring {
         let entry = &mut self.entries[key as usize];
         if entry.receiving == Receiving::No && !entry.paused && !entry.over && !entry.closed {
             entry.receiving = Receiving::Yes;
-            self.ring.receive(entry.file, tag(RECEIVE, key));
+            // Of a stranger only as much as can be kept: one slot.
+            match entry.settled {
+                true => self.ring.receive(entry.file, tag(RECEIVE, key)),
+                false => self.ring.receive_once(entry.file, tag(RECEIVE, key)),
+            }
         }
     }
 
@@ -143,8 +156,8 @@ impl Uring {
         let slot = entry.slot;
         match (result, data) {
             (Ok(_), Some(data)) => {
-                if entry.paused && entry.receiving == Receiving::Yes {
-                    // More than a little is not to come while nobody looks at it.
+                entry.excess += u32::from(entry.paused);
+                if entry.excess > EXCESS_MAX && entry.receiving == Receiving::Yes {
                     entry.receiving = Receiving::Ending;
                     self.ring.cancel(tag(RECEIVE, key));
                 }
@@ -193,7 +206,9 @@ impl Uring {
         }
         self.ring.grow_pool(2 * (self.entries.len() - self.free.len()));
         for _ in 0..self.starved.len() {
-            let Some(key) = self.starved.pop_front() else { return };
+            let Some(key) = self.starved.pop_front() else {
+                return;
+            };
             let entry = &mut self.entries[key as usize];
             if entry.receiving == Receiving::Starved {
                 entry.receiving = Receiving::No;
@@ -320,19 +335,36 @@ impl Driver for Uring {
         Ok((descriptor?.into(), rest))
     }
 
+    fn settle(&mut self, key: u32) {
+        self.entries[key as usize].settled = true;
+    }
+
+    fn keep_unsent_short(&mut self, key: u32) {
+        self.ring.keep_unsent_short(self.entries[key as usize].file);
+    }
+
     fn pause(&mut self, key: u32) {
         self.entries[key as usize].paused = true;
     }
 
     fn resume(&mut self, key: u32) {
-        self.entries[key as usize].paused = false;
+        let entry = &mut self.entries[key as usize];
+        (entry.paused, entry.excess) = (false, 0);
         self.receive(key);
     }
 
     fn write(&mut self, key: u32, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut outcomes = Vec::with_capacity(1);
         let (from, to) = (0, slices.len());
-        self.write_each(&[Write { socket: key, from, to }], slices, &mut outcomes);
+        self.write_each(
+            &[Write {
+                socket: key,
+                from,
+                to,
+            }],
+            slices,
+            &mut outcomes,
+        );
         outcomes.pop().unwrap_or(Ok(0))
     }
 

@@ -33,6 +33,13 @@ const CLOSE_RESTART: &[u8] = &[0x88, 0x02, 0x03, 0xf4];
 /// An empty ping.
 const PING: &[u8] = &[0x89, 0x00];
 
+/// What a connection that has not authenticated may keep of an unfinished message without being counted. No message
+/// that is of use before AUTH is as long: a CONNECT with 256 groups has 9 KiB.
+const UNKNOWN_BYTES: usize = 64 << 10;
+/// What all such connections of a shard may keep beyond that. A message of 1 MiB is understood before AUTH too, so that
+/// it gets the answer it deserves, but not from hundreds of strangers at once.
+const HOARDED_BYTES_MAX: usize = 16 << 20;
+
 /// What all shards share.
 pub(crate) struct Shared {
     pub(crate) doors: Box<[Arc<Mailbox>]>,
@@ -56,6 +63,8 @@ pub(crate) struct World<D: Driver> {
     /// Messages that came in since the turn began. What goes out is batched already: a replay to one reader must not be
     /// slowed down for the number of its messages.
     pub(crate) turn_messages: u64,
+    /// MEDIA queued since the turn began. Each is a write of its own unless a turn gathers several.
+    pub(crate) turn_media: u64,
     /// To be written at the end of the turn.
     pub(crate) dirty: Vec<ConnId>,
     /// The engine is to be told that they are closed.
@@ -68,6 +77,10 @@ pub(crate) struct World<D: Driver> {
     pub(crate) moving: Vec<ConnId>,
     pub(crate) scratch: write::Scratch,
     flushes: Vec<Flush>,
+    /// What [`World::weigh`] has counted.
+    pub(crate) hoarded_bytes: usize,
+    /// See [`crate::RelayConfig::copy_below`].
+    copy_below: usize,
 }
 
 impl<D: Driver> World<D> {
@@ -75,6 +88,7 @@ impl<D: Driver> World<D> {
         driver: D,
         me: usize,
         request_ms: u64,
+        copy_below: usize,
         metrics: Arc<Metrics>,
         shared: Arc<Shared>,
         now: Now,
@@ -88,6 +102,7 @@ impl<D: Driver> World<D> {
             shared,
             me,
             turn_messages: 0,
+            turn_media: 0,
             dirty: Vec::new(),
             closed: Vec::new(),
             roomy: Vec::new(),
@@ -95,6 +110,26 @@ impl<D: Driver> World<D> {
             moving: Vec::new(),
             scratch: write::Scratch::default(),
             flushes: Vec::new(),
+            hoarded_bytes: 0,
+            copy_below,
+        }
+    }
+
+    /// Counts what a connection keeps of an unfinished message before it has authenticated, and ends it if all of them
+    /// keep too much.
+    pub(crate) fn weigh(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.get_mut(id) else {
+            return;
+        };
+        let bytes = match conn.known {
+            true => 0,
+            false => conn.codec.kept_bytes().saturating_sub(UNKNOWN_BYTES),
+        };
+        self.hoarded_bytes = self.hoarded_bytes - conn.hoard_bytes + bytes;
+        conn.hoard_bytes = bytes;
+        if bytes > 0 && self.hoarded_bytes > HOARDED_BYTES_MAX {
+            self.metrics.oversize.add(1);
+            self.end(id);
         }
     }
 
@@ -114,27 +149,46 @@ impl<D: Driver> World<D> {
 
     /// Writes what the socket takes, and sees to what follows from that.
     pub(crate) fn flush(&mut self, id: ConnId) {
-        self.flush_each(&mut vec![Flush::of(id)]);
+        let mut flushes = Vec::with_capacity(1);
+        flushes.extend(self.begin_flush(id));
+        self.flush_each(&mut flushes);
     }
 
     /// The same for all connections that are to be written at the end of the turn.
     pub(crate) fn flush_dirty(&mut self) {
         let mut flushes = mem::take(&mut self.flushes);
-        for id in self.dirty.drain(..) {
+        let mut dirty = mem::take(&mut self.dirty);
+        for id in dirty.drain(..) {
             if let Some(conn) = self.conns.get_mut(id) {
                 conn.dirty = false;
-                flushes.push(Flush::of(id));
+                flushes.extend(self.begin_flush(id));
             }
         }
+        // What follows from a write may queue something again, for the next turn.
+        self.dirty = dirty;
         self.flush_each(&mut flushes);
         self.flushes = flushes;
+    }
+
+    fn begin_flush(&mut self, id: ConnId) -> Option<Flush> {
+        let conn = self.conns.get_mut(id).filter(|conn| !conn.blocked)?;
+        let shed = conn.outbox.expire_media(self.now.mono_ms);
+        self.metrics.media_shed.add(shed as u64);
+        Some(Flush::of(id))
     }
 
     /// Round by round, each of them one write to each connection that still has something to write.
     fn flush_each(&mut self, flushes: &mut Vec<Flush>) {
         while !flushes.is_empty() {
             for batch in flushes.chunks_mut(write::BATCH_MAX) {
-                write::write(&mut self.driver, &mut self.conns, batch, &mut self.scratch);
+                let copied = write::write(
+                    &mut self.driver,
+                    &mut self.conns,
+                    batch,
+                    &mut self.scratch,
+                    self.copy_below,
+                );
+                self.metrics.copied_bytes.add(copied as u64);
             }
             flushes.retain(|flush| !self.is_flushed(flush));
         }
@@ -197,6 +251,7 @@ impl<D: Driver> World<D> {
     /// The connection is over, now. The engine is told if it knows it.
     pub(crate) fn end(&mut self, id: ConnId) {
         if let Some(conn) = self.conns.remove(id) {
+            self.hoarded_bytes -= conn.hoard_bytes;
             if conn.is_open() {
                 self.closed.push(id);
             }
@@ -215,7 +270,9 @@ impl<D: Driver> World<D> {
         }
         conn.phase = Phase::Leaving;
         conn.codec = Default::default();
+        self.hoarded_bytes -= mem::take(&mut conn.hoard_bytes);
         conn.watched = false;
+        conn.behind = false;
         conn.pong = None;
         conn.force(last, 1);
         // What still comes is dropped, but the end is to be seen.
@@ -263,6 +320,30 @@ impl<D: Driver> Effects for World<D> {
         }
         self.metrics.messages_out.add(messages);
         true
+    }
+
+    fn media(&mut self, id: ConnId, message: &Bytes) {
+        let Some(conn) = self.conns.get_mut(id).filter(|conn| conn.is_open()) else {
+            return;
+        };
+        if !conn.outbox.carries_media() {
+            self.driver.keep_unsent_short(conn.socket);
+        }
+        let message = if conn.blocked {
+            // It may wait for long: in memory of its own, not in the chunk that was read.
+            self.metrics.copied_bytes.add(message.len() as u64);
+            Bytes::copy_from_slice(message)
+        } else {
+            message.clone()
+        };
+        let shed = conn.outbox.push_media(self.now.mono_ms, message);
+        if !conn.dirty {
+            conn.dirty = true;
+            self.dirty.push(id);
+        }
+        self.turn_media += 1;
+        self.metrics.media_shed.add(shed as u64);
+        self.metrics.messages_out.add(1);
     }
 
     fn watch_room(&mut self, id: ConnId) {
@@ -317,7 +398,8 @@ impl<D: Driver> Effects for World<D> {
 
     fn authenticated(&mut self, id: ConnId) {
         let Some(conn) = self.open(id) else { return };
-        if let Some(seat) = &mut conn.seat {
+        conn.known = true;
+        if let Some(seat) = conn.seat.as_mut() {
             seat.authenticated();
         }
         let socket = conn.socket;

@@ -16,15 +16,15 @@ const SLICES_MAX: usize = 64;
 /// Plaintext encrypted at a time: four full records. What the socket doesn't take of it is kept as ciphertext, so
 /// this bounds that too.
 const SEAL_BYTES_MAX: usize = 65_536;
-/// The largest buffer for ciphertext that is kept for the next write.
+/// The largest of them that is kept for the next write.
 const KEPT_BYTES_MAX: usize = 16_384;
 
 /// Buffers of a shard that every write uses.
 #[derive(Default)]
 pub(crate) struct Scratch {
     plain: Vec<u8>,
-    /// Ciphertext, one for each connection of a call.
-    ciphers: Vec<Vec<u8>>,
+    /// Ciphertext, or small messages joined: one for each connection of a call.
+    buffers: Vec<Vec<u8>>,
     outcomes: Vec<io::Result<usize>>,
 }
 
@@ -52,26 +52,32 @@ impl Flush {
 pub(crate) struct Lost;
 
 /// Writes once to each of at most [`BATCH_MAX`] connections that has something to write and whose socket is not known
-/// to be full. Takes what left off their queues, and notes whose socket is full.
+/// to be full. Takes what left off their queues, and notes whose socket is full. Returns how many bytes of messages were
+/// copied for it.
 pub(crate) fn write<D: Driver>(
     driver: &mut D,
     conns: &mut Slab<Conn<D::Socket>>,
     flushes: &mut [Flush],
     scratch: &mut Scratch,
-) {
-    let mut ciphers = mem::take(&mut scratch.ciphers);
-    ciphers.resize_with(ciphers.len().max(flushes.len()), Vec::new);
-    for (flush, cipher) in flushes.iter_mut().zip(&mut ciphers) {
-        flush.taken = match conns.get_mut(flush.id) {
-            Some(conn) if !conn.blocked => seal(conn, &mut scratch.plain, cipher),
-            _ => Ok(0),
+    copy_below: usize,
+) -> usize {
+    let mut copied = 0;
+    let mut buffers = mem::take(&mut scratch.buffers);
+    buffers.resize_with(buffers.len().max(flushes.len()), Vec::new);
+    for (flush, buffer) in flushes.iter_mut().zip(&mut buffers) {
+        let sealed = match conns.get_mut(flush.id) {
+            Some(conn) if !conn.blocked => {
+                seal(conn, &mut scratch.plain, buffer).map(|bytes| copied += bytes)
+            }
+            _ => Ok(()),
         };
+        flush.taken = sealed.map(|()| 0);
     }
 
     let mut slices = Vec::with_capacity(flushes.len());
     let mut writes = Vec::with_capacity(flushes.len());
     let mut writers = Vec::with_capacity(flushes.len());
-    for (place, (flush, cipher)) in flushes.iter().zip(&ciphers).enumerate() {
+    for (place, (flush, buffer)) in flushes.iter().zip(&mut buffers).enumerate() {
         let Some(conn) = conns.get(flush.id).filter(|conn| !conn.blocked) else {
             continue;
         };
@@ -79,9 +85,12 @@ pub(crate) fn write<D: Driver>(
         if conn.tls.is_none() {
             let mut pieces = [IoSlice::new(&[]); SLICES_MAX];
             let used = conn.outbox.gather(&mut pieces);
-            slices.extend_from_slice(&pieces[..used]);
-        } else if !cipher.is_empty() {
-            slices.push(IoSlice::new(cipher));
+            let mut fewer = [IoSlice::new(&[]); SLICES_MAX];
+            let (used, joined) = join_small(&pieces[..used], copy_below, buffer, &mut fewer);
+            copied += joined;
+            slices.extend_from_slice(&fewer[..used]);
+        } else if !buffer.is_empty() {
+            slices.push(IoSlice::new(buffer));
         }
         let to = slices.len();
         if from < to {
@@ -96,7 +105,7 @@ pub(crate) fn write<D: Driver>(
     }
 
     for ((place, offered), outcome) in writers.into_iter().zip(scratch.outcomes.drain(..)) {
-        let (flush, cipher) = (&mut flushes[place], &mut ciphers[place]);
+        let (flush, buffer) = (&mut flushes[place], &mut buffers[place]);
         let Some(conn) = conns.get_mut(flush.id) else {
             continue;
         };
@@ -104,21 +113,22 @@ pub(crate) fn write<D: Driver>(
             conn.blocked = taken < offered;
             match &mut conn.tls {
                 None => conn.outbox.advance(taken),
-                Some(tls) if taken < offered => tls.put_unsent(&cipher[taken..]),
+                Some(tls) if taken < offered => tls.put_unsent(&buffer[taken..]),
                 Some(_) => {}
             }
             flush.has_written |= taken > 0;
             taken
         });
-        cipher.clear();
-        if cipher.capacity() > KEPT_BYTES_MAX {
-            *cipher = Vec::new();
+        buffer.clear();
+        if buffer.capacity() > KEPT_BYTES_MAX {
+            *buffer = Vec::new();
         }
     }
-    scratch.ciphers = ciphers;
+    scratch.buffers = buffers;
+    copied
 }
 
-/// Under TLS what is queued is encrypted first, which takes it off the queue.
+/// Under TLS what is queued is encrypted first, which takes it off the queue. Returns how many bytes of it.
 fn seal<S>(conn: &mut Conn<S>, plain: &mut Vec<u8>, cipher: &mut Vec<u8>) -> Result<usize, Lost> {
     cipher.clear();
     let Some(tls) = &mut conn.tls else {
@@ -133,8 +143,40 @@ fn seal<S>(conn: &mut Conn<S>, plain: &mut Vec<u8>, cipher: &mut Vec<u8>) -> Res
             return Err(Lost);
         }
         conn.outbox.advance(plain.len());
+        return Ok(plain.len());
     }
     Ok(0)
+}
+
+/// Copies neighbours that are shorter than `copy_below` into one piece; the rest stays where it lies. Returns how many
+/// of `fewer` are used, and the bytes that were copied.
+fn join_small<'a>(
+    slices: &[IoSlice<'a>],
+    copy_below: usize,
+    joined: &'a mut Vec<u8>,
+    fewer: &mut [IoSlice<'a>; SLICES_MAX],
+) -> (usize, usize) {
+    joined.clear();
+    let is_small = |slice: &IoSlice<'_>| slice.len() < copy_below;
+    let stretches = || slices.chunk_by(|a, b| is_small(a) && is_small(b));
+    for stretch in stretches().filter(|stretch| stretch.len() > 1) {
+        stretch.iter().for_each(|slice| joined.extend_from_slice(slice));
+    }
+    let joined = &joined[..];
+    let mut rest = joined;
+    let mut used = 0;
+    for (piece, stretch) in fewer.iter_mut().zip(stretches()) {
+        *piece = match stretch {
+            [one] => *one,
+            many => {
+                let (these, others) = rest.split_at(many.iter().map(|slice| slice.len()).sum());
+                rest = others;
+                IoSlice::new(these)
+            }
+        };
+        used += 1;
+    }
+    (used, joined.len())
 }
 
 /// Copies what is queued into one buffer, as much as is encrypted at a time.
@@ -147,6 +189,29 @@ fn gather(outbox: &Outbox, plain: &mut Vec<u8>) {
         plain.extend_from_slice(&slice[..slice.len().min(room)]);
         if plain.len() == SEAL_BYTES_MAX {
             break;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_neighbours_are_joined() {
+        let lens = [5, 200, 3, 4, 100, 100, 1, 99];
+        let all: Vec<Vec<u8>> = (0..).zip(lens).map(|(n, len)| vec![n; len]).collect();
+        let slices: Vec<IoSlice<'_>> = all.iter().map(|bytes| IoSlice::new(bytes)).collect();
+        for (copy_below, pieces, copied) in
+            [(0, 8, 0), (4, 8, 0), (100, 6, 107), (101, 3, 307), (1000, 1, 512)]
+        {
+            let mut buffer = vec![9; 30];
+            let mut fewer = [IoSlice::new(&[]); SLICES_MAX];
+            let (used, joined) = join_small(&slices, copy_below, &mut buffer, &mut fewer);
+            assert_eq!(used, pieces, "{copy_below}");
+            let written: Vec<u8> = fewer[..used].iter().flat_map(|slice| slice.to_vec()).collect();
+            assert_eq!(written, all.concat());
+            assert_eq!(joined, copied);
         }
     }
 }

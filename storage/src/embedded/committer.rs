@@ -9,7 +9,7 @@
 
 use super::synced::Synced;
 use super::tables::{self, GroupMark, KEY_BYTES_MAX, LOG_KEY_BYTES, Tables};
-use super::{Answer, Health, guarded};
+use super::{Answer, Health, Slot, guarded};
 use crate::control::{Check, ControlBatch, DirectoryKey, Outcome};
 use crate::handoff::{Handoff, Parked};
 use crate::log::{AppendBatch, Delete, IndexEntry};
@@ -17,16 +17,18 @@ use crate::{RealmId, StoreError};
 use bytes::{Bytes, BytesMut};
 use fjall::{OwnedWriteBatch, PersistMode};
 use std::collections::HashMap;
-use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Requests waiting; more are refused as not committed. Each shard has a few under way.
 pub(super) const REQUESTS_MAX: usize = 4096;
 /// A group is closed once it holds this many bytes, so that a burst of large records does not hold up the first one
 /// for its whole length.
 const GROUP_BYTES_MAX: usize = 8 << 20;
-/// Keys and small values of a group are copied together into pieces of this size: two allocations a record less. Also
-/// what a slow subscriber's single record keeps in memory at worst.
+/// Keys and small values are copied together into pieces of this size: two allocations a record less. Also what a slow
+/// subscriber's single record keeps in memory at worst.
 const ARENA_BYTES: usize = 32 * 1024;
 /// Values from here on are kept as they come; smaller ones are copied, because a short record may be a view into a
 /// large receive buffer that would otherwise stay for as long as the memtable does.
@@ -77,7 +79,7 @@ impl Request {
 }
 
 /// A request decided, waiting for the sync.
-struct Decided {
+pub(super) struct Decided {
     /// Whether the group's fate is its fate too.
     wrote: bool,
     /// Answers `Ok` for `None`.
@@ -94,26 +96,69 @@ impl Decided {
     }
 }
 
+/// Whether groups are written.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum State {
+    /// They are.
+    Good,
+    /// A write failed: at this moment it is tried again, and if that fails after this pause once more.
+    Down(Instant, Duration),
+    /// A sync failed: what the disk holds only the next start can tell.
+    Failed,
+}
+
+/// How often those who ask are refused while writes fail, and the end of the store is looked for.
+const REFUSE_EVERY: Duration = Duration::from_millis(20);
+
 /// The committer's own.
 pub(super) struct Committer<'a> {
-    pub(super) tables: &'a Tables,
+    pub(super) database: &'a Slot,
     pub(super) health: &'a Health,
     /// The number of the last group that was written, or tried.
     pub(super) group: u64,
     pub(super) store: [u8; 16],
     pub(super) synced: Synced,
-    /// The store's folder, to ask how much room is left.
-    pub(super) folder: File,
-    pub(super) reserve_bytes: u64,
-    /// A write or a sync failed: what is in the journal is not known, and stays so until the next start.
-    pub(super) poisoned: bool,
+    pub(super) folder: PathBuf,
+    pub(super) arena: Arena,
+    pub(super) state: State,
+    /// It was reported that the disk is full.
+    pub(super) full: bool,
+}
+
+/// How the writing of a group ended.
+pub(super) enum Written {
+    /// It is durable.
+    Durable,
+    /// Nothing of it was written, and nothing can be any more.
+    Refused,
+    /// The database failed while it was written or synced.
+    Broken,
+    /// Nobody can tell: fjall panicked, or it is durable and the record of that could not be written.
+    Unknown,
 }
 
 impl Committer<'_> {
     /// The thread's life.
     pub(super) fn run(mut self, requests: &Handoff<Request, Parked>, closed: impl Fn() -> bool) {
         requests.waker(0).register();
-        while let Some(first) = requests.pop_wait(0, &closed) {
+        loop {
+            if let State::Down(at, _) = self.state {
+                let is_over = closed();
+                while let Some(request) = requests.pop() {
+                    guarded("an answer to a commit", || request.refuse());
+                }
+                if is_over {
+                    break;
+                }
+                match Instant::now() < at {
+                    true => thread::park_timeout(REFUSE_EVERY),
+                    false => self.mend(),
+                }
+                continue;
+            }
+            let Some(first) = requests.pop_wait(0, &closed) else {
+                break;
+            };
             let mut bytes = first.bytes();
             let mut taken = vec![first];
             while bytes < GROUP_BYTES_MAX
@@ -128,44 +173,17 @@ impl Committer<'_> {
     }
 
     fn commit(&mut self, requests: Vec<Request>, bytes: u64) {
-        if self.poisoned || !self.has_room(bytes) {
-            self.health.set(false);
+        if matches!(self.state, State::Failed) || !self.has_room(bytes) {
             for request in requests {
                 guarded("an answer to a commit", || request.refuse());
             }
             return;
         }
-        // A number is used once, even by a group that fails: what it left in the journal must not be taken for the
-        // next one.
-        self.group += 1;
         self.health.begin();
-        let mut group = Group::new(self.tables, self.group, &self.store, requests.len());
-        let decided: Vec<_> = requests
-            .into_iter()
-            .map(|request| group.decide(request))
-            .collect();
-        let outcome = match group.finish() {
-            None => Ok(()),
-            Some(batch) => match catch_unwind(AssertUnwindSafe(|| batch.commit())) {
-                Ok(Ok(())) => self.synced.advance(self.group),
-                Ok(Err(fjall::Error::Poisoned)) => {
-                    tracing::error!(
-                        "the store's background work failed; it takes nothing more until restarted"
-                    );
-                    Err(StoreError::NotCommitted)
-                }
-                Ok(Err(error)) => {
-                    tracing::error!(%error, "a commit failed; the store takes nothing more until restarted");
-                    Err(StoreError::Unknown)
-                }
-                Err(_) => Err(StoreError::Unknown),
-            },
-        };
-        self.poisoned = outcome.is_err();
-        if self.poisoned {
-            self.health.fail();
-        }
-        self.health.set(outcome.is_ok());
+        let mut decided = Vec::with_capacity(requests.len());
+        let written = self.write(requests, &mut decided);
+        let outcome = self.outcome(written);
+        self.health.end();
         for Decided { wrote, answer } in decided {
             let failed = outcome
                 .err()
@@ -174,22 +192,70 @@ impl Committer<'_> {
         }
     }
 
-    /// Whether so much can surely be written.
-    fn has_room(&self, bytes: u64) -> bool {
-        // Where the file system does not say, writing will tell.
-        let Ok(stat) = rustix::fs::fstatvfs(&self.folder) else {
-            return true;
-        };
-        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
-        let has_room = free >= self.reserve_bytes.saturating_add(bytes);
-        if !has_room && self.health.get() {
-            tracing::error!(
-                free_bytes = free,
-                reserve_bytes = self.reserve_bytes,
-                "too little free space: nothing is taken until there is more"
-            );
+    fn has_room(&mut self, bytes: u64) -> bool {
+        let has_room = self.health.has_room(bytes);
+        if has_room == self.full {
+            self.full = !has_room;
+            match has_room {
+                true => tracing::info!("there is free space again"),
+                false => tracing::error!(
+                    reserve_bytes = self.health.reserve_bytes,
+                    "too little free space: nothing is taken until there is more"
+                ),
+            }
         }
         has_room
+    }
+
+    /// Writes one group; `decided` is what becomes of each request if it is durable.
+    pub(super) fn write(&mut self, requests: Vec<Request>, decided: &mut Vec<Decided>) -> Written {
+        // A number is used once, even by a group that fails: what it left in the journal must not be taken for the
+        // next one.
+        self.group += 1;
+        let (number, store, is_probe) = (self.group, self.store, requests.is_empty());
+        let arena = &mut self.arena;
+        let written = self.database.with(|tables| {
+            let tables = tables?;
+            let mut group = Group::new(tables, arena, number, &store, requests.len());
+            decided.extend(requests.into_iter().map(|request| group.decide(request)));
+            let Some(batch) = group.finish(is_probe) else {
+                return Some(Ok(()));
+            };
+            catch_unwind(AssertUnwindSafe(|| batch.commit())).ok()
+        });
+        match written {
+            Some(Ok(())) => match self.synced.advance(number) {
+                Ok(()) => Written::Durable,
+                Err(_) => Written::Unknown,
+            },
+            Some(Err(fjall::Error::Poisoned)) => {
+                tracing::error!("the store's background work failed; it takes nothing more until restarted");
+                Written::Refused
+            }
+            Some(Err(error)) => {
+                tracing::error!(%error, "a commit failed");
+                Written::Broken
+            }
+            // A panic, told of by its hook.
+            None => Written::Unknown,
+        }
+    }
+}
+
+/// Where keys and small values lie for as long as the memtable does. Groups share its pieces: one for each group would
+/// keep 32 KiB for every lonely record, and so much fresh memory costs page faults as well.
+#[derive(Default)]
+pub(super) struct Arena {
+    piece: BytesMut,
+}
+
+impl Arena {
+    fn keep(&mut self, bytes: &[u8]) -> Bytes {
+        if self.piece.capacity() < bytes.len() {
+            self.piece = BytesMut::with_capacity(ARENA_BYTES.max(bytes.len()));
+        }
+        self.piece.extend_from_slice(bytes);
+        self.piece.split().freeze()
     }
 }
 
@@ -197,13 +263,13 @@ impl Committer<'_> {
 struct Group<'a> {
     tables: &'a Tables,
     batch: OwnedWriteBatch,
-    arena: BytesMut,
+    arena: &'a mut Arena,
     /// The control keyspace as it will be: keys written so far.
     overlay: HashMap<Vec<u8>, Option<Bytes>>,
 }
 
 impl<'a> Group<'a> {
-    fn new(tables: &'a Tables, number: u64, store: &[u8; 16], requests: usize) -> Self {
+    fn new(tables: &'a Tables, arena: &'a mut Arena, number: u64, store: &[u8; 16], requests: usize) -> Self {
         let mut batch = OwnedWriteBatch::with_capacity(tables.db.clone(), requests + 1)
             .durability(Some(PersistMode::SyncData));
         let mark = GroupMark {
@@ -215,7 +281,7 @@ impl<'a> Group<'a> {
         Self {
             tables,
             batch,
-            arena: BytesMut::new(),
+            arena,
             overlay: HashMap::new(),
         }
     }
@@ -255,9 +321,9 @@ impl<'a> Group<'a> {
                 bytes: append.bytes.len() as u32,
                 budget_bytes: append.budget_bytes,
             };
-            let key = self.keep(&tables::log_key(append.stream, &entry));
+            let key = self.arena.keep(&tables::log_key(append.stream, &entry));
             let value = if append.bytes.len() < SHARE_BYTES {
-                self.keep(&append.bytes)
+                self.arena.keep(&append.bytes)
             } else {
                 append.bytes
             };
@@ -265,7 +331,7 @@ impl<'a> Group<'a> {
         }
         for Delete { stream, entries } in batch.deletes {
             for entry in &entries {
-                let key = self.keep(&tables::log_key(stream, entry));
+                let key = self.arena.keep(&tables::log_key(stream, entry));
                 self.batch.remove(&self.tables.log, key);
             }
         }
@@ -350,22 +416,31 @@ impl<'a> Group<'a> {
         }
     }
 
-    fn keep(&mut self, bytes: &[u8]) -> Bytes {
-        if self.arena.capacity() < bytes.len() {
-            self.arena = BytesMut::with_capacity(ARENA_BYTES.max(bytes.len()));
-        }
-        self.arena.extend_from_slice(bytes);
-        self.arena.split().freeze()
-    }
-
-    /// The batch, if there is anything to write.
-    fn finish(mut self) -> Option<OwnedWriteBatch> {
+    /// The batch, if there is anything to write beside its number, or that alone is wanted.
+    fn finish(mut self, even_empty: bool) -> Option<OwnedWriteBatch> {
         for (key, value) in self.overlay {
             match value {
                 Some(value) => self.batch.insert(&self.tables.control, key, value),
                 None => self.batch.remove(&self.tables.control, key),
             }
         }
-        (self.batch.len() > 1).then_some(self.batch)
+        (even_empty || self.batch.len() > 1).then_some(self.batch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A thousand records of a group each stay in as many pieces as their bytes fill.
+    #[test]
+    fn small_records_of_many_groups_share_a_piece() {
+        const RECORD: [u8; 300] = [7; 300];
+        let mut arena = Arena::default();
+        let kept: Vec<Bytes> = (0..1000).map(|_| arena.keep(&RECORD)).collect();
+        let starts_a_piece = |pair: &&[Bytes]| pair[0].as_ptr_range().end != pair[1].as_ptr();
+        let pieces = 1 + kept.windows(2).filter(starts_a_piece).count();
+        assert_eq!(pieces, (RECORD.len() * 1000).div_ceil(ARENA_BYTES));
+        assert!(kept.iter().all(|bytes| bytes[..] == RECORD));
     }
 }

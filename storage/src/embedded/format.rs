@@ -7,6 +7,7 @@
 //! | `CREATING` | there while a new store is being made; without `FORMAT` beside it, nothing was ever acknowledged |
 //! | `SYNCED` | the last commit group that was acknowledged ([`super::synced`]) |
 //! | `db/` | the fjall database |
+//! | `opening/`, `opened/` | second names of its files while it opens ([`super::guard`]) |
 
 use super::OpenError;
 use drover_wire::id::Hash;
@@ -80,7 +81,7 @@ fn exists(path: &Path) -> Result<bool, OpenError> {
     path.try_exists().map_err(|e| io(path, e))
 }
 
-fn sync_folder(folder: &Path) -> Result<(), OpenError> {
+pub(super) fn sync_folder(folder: &Path) -> Result<(), OpenError> {
     File::open(folder)
         .and_then(|f| f.sync_all())
         .map_err(|e| io(folder, e))

@@ -3,6 +3,7 @@
 //! Ranges are read from a snapshot: without one, fjall shows a batch item by item while it is being applied.
 
 use super::tables::{self, Tables, read_failed};
+use super::{Health, Slot};
 use crate::control::{DirectoryEntry, DirectoryKey, DirectoryKind};
 use crate::handoff::{Handoff, Parked};
 use crate::log::{IndexEntry, Record, StreamId};
@@ -19,15 +20,16 @@ pub(super) const READS_MAX: usize = 4096;
 /// twenty steps.
 const WALK_MAX: usize = 20;
 
-/// A read, and where its answer goes. Without tables it answers that it was not taken.
-pub(super) type Job = Box<dyn FnOnce(Option<&Tables>) + Send>;
+/// A read, and where its answer goes. Without tables it answers that it was not taken. Damage is noted before whoever
+/// asked is told.
+pub(super) type Job = Box<dyn FnOnce(Option<&Tables>, &Health) + Send>;
 
 /// Joins a read and its answer.
 pub(super) fn job<T: 'static>(
     read: impl FnOnce(&Tables) -> Result<T, StoreError> + Send + 'static,
     done: Done<T>,
 ) -> Job {
-    Box::new(move |tables| {
+    Box::new(move |tables, health| {
         let result = match tables {
             // fjall asserts some of what it reads.
             Some(tables) => {
@@ -35,15 +37,24 @@ pub(super) fn job<T: 'static>(
             }
             None => Err(StoreError::NotCommitted),
         };
+        if matches!(result, Err(StoreError::Damaged)) {
+            health.found_damage();
+        }
         done(result);
     })
 }
 
 /// One reader's life.
-pub(super) fn run(jobs: &Handoff<Job, Parked>, reader: usize, tables: &Tables, closed: impl Fn() -> bool) {
+pub(super) fn run(
+    jobs: &Handoff<Job, Parked>,
+    reader: usize,
+    database: &Slot,
+    health: &Health,
+    closed: impl Fn() -> bool,
+) {
     jobs.waker(reader).register();
     while let Some(job) = jobs.pop_wait(reader, &closed) {
-        super::guarded("an answer to a read", || job(Some(tables)));
+        database.with(|tables| super::guarded("an answer to a read", || job(tables, health)));
     }
 }
 

@@ -32,6 +32,7 @@ use bytes::Bytes;
 use drover_wire::id::{GroupId, Hash};
 use fjall::config::{BlockSizePolicy, CompressionPolicy, FilterPolicy};
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions};
+use rustix::process::{Resource, getrlimit};
 use std::path::Path;
 
 /// Length of a log key.
@@ -51,8 +52,8 @@ const MEMTABLE_BYTES: u64 = 32 << 20;
 /// All journals together; reached only if one keyspace is written much less than the other.
 const JOURNAL_BYTES_MAX: u64 = 192 << 20;
 /// Files of tables that are kept open. fjall would keep 900, which with its other files and the sockets is more than a
-/// process may open by default (1024); the transport leaves 512 to the store.
-const CACHED_FILES: usize = 256;
+/// process may open by default (1024); the transport leaves 512 to the store. Where it may open fewer: a quarter.
+const CACHED_FILES: u64 = 256;
 /// Blocks kept in memory. Pages of a replay are read once by each device that was away, often close together.
 const CACHE_BYTES: u64 = 64 << 20;
 
@@ -79,6 +80,8 @@ pub(super) struct Tables {
 impl Tables {
     /// Opens or creates the database. fjall panics on some kinds of damage; the caller catches that.
     pub(super) fn open(folder: &Path) -> fjall::Result<Self> {
+        let open_files = getrlimit(Resource::Nofile).current;
+        let cached_files = open_files.map_or(CACHED_FILES, |limit| CACHED_FILES.min(limit / 4));
         let db = Database::builder(folder)
             .cache_size(CACHE_BYTES)
             .max_journaling_size(JOURNAL_BYTES_MAX)
@@ -86,7 +89,7 @@ impl Tables {
             .journal_compression(CompressionType::None)
             .manual_journal_persist(true)
             .worker_threads(2)
-            .max_cached_files(Some(CACHED_FILES))
+            .max_cached_files(Some(cached_files as usize))
             .open()?;
         // fjall keeps these with the keyspace: for an existing store the values it was created with rule.
         let log = db.keyspace("log", || {

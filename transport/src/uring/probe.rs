@@ -53,7 +53,9 @@ fn attempt(shards: usize, sockets: u32) -> Result<(), String> {
     let ((socket, _), Some(mut client)) = (accept.ok_or("multishot accept: nobody")?, client) else {
         return Err("multishot accept: nobody".to_owned());
     };
-    client.set_read_timeout(Some(PATIENCE)).map_err(step("a client"))?;
+    client
+        .set_read_timeout(Some(PATIENCE))
+        .map_err(step("a client"))?;
 
     let received = step("multishot receive into a pool");
     driver.watch(socket, 0).map_err(step("multishot receive"))?;
@@ -93,21 +95,29 @@ fn attempt(shards: usize, sockets: u32) -> Result<(), String> {
         }
         Ok(client)
     });
-    until(&mut driver, |_, ready| Ok(matches!(ready, Some(Ready::Writable { .. }))))
-        .map_err(step("a poll"))?;
+    until(&mut driver, |_, ready| {
+        Ok(matches!(ready, Some(Ready::Writable { .. })))
+    })
+    .map_err(step("a poll"))?;
     let client = reader.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()));
     let mut client = client.map_err(step("a client"))?;
 
     waker.wake();
-    driver.wait(Duration::ZERO, Some(PATIENCE)).map_err(step("a wake-up"))?;
+    driver
+        .wait(Duration::ZERO, Some(PATIENCE))
+        .map_err(step("a wake-up"))?;
     let (stream, _) = driver.release(socket).map_err(step("handing a socket on"))?;
     let socket = driver.adopt(stream).map_err(step("taking a socket in"))?;
     driver.watch(socket, 1).map_err(step("taking a socket in"))?;
     client.write_all(b"x").map_err(step("a client"))?;
-    until(&mut driver, |_, ready| Ok(matches!(ready, Some(Ready::Received { slot: 1, .. }))))
-        .map_err(step("taking a socket in"))?;
+    until(&mut driver, |_, ready| {
+        Ok(matches!(ready, Some(Ready::Received { slot: 1, .. })))
+    })
+    .map_err(step("taking a socket in"))?;
     driver.close(socket);
-    driver.wait(Duration::ZERO, Some(Duration::ZERO)).map_err(step("closing"))?;
+    driver
+        .wait(Duration::ZERO, Some(Duration::ZERO))
+        .map_err(step("closing"))?;
     match client.read(&mut [0]) {
         Ok(0) => Ok(()),
         Ok(_) => Err("closing: bytes came".to_owned()),

@@ -10,6 +10,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::driver::UNSENT_BYTES;
 use bytes::BytesMut;
 use io_uring::types::{BufRingEntry, CancelBuilder, Fd, Fixed, SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue};
@@ -255,6 +256,13 @@ impl Ring {
         self.push(opcode::RecvMulti::new(Fixed(file.0), POOL).build().user_data(tag));
     }
 
+    /// Receives once into a slot of the pool.
+    pub(super) fn receive_once(&mut self, file: File, tag: Tag) {
+        // No length: as much as the slot takes.
+        let receive = opcode::Recv::new(Fixed(file.0), std::ptr::null_mut(), 0).buf_group(POOL);
+        self.push(receive.build().flags(squeue::Flags::BUFFER_SELECT).user_data(tag));
+    }
+
     /// The bytes of a receive's completion.
     pub(super) fn received(&mut self, done: &Done) -> Option<BytesMut> {
         let slot = cqueue::buffer_select(done.flags)?;
@@ -264,7 +272,11 @@ impl Ring {
     /// Slots there are, those the kernel may fill, and how often one got new memory.
     pub(super) fn slots(&self) -> (usize, usize, u64) {
         let pool = &self.pool;
-        (pool.slots.len(), pool.slots.len() - pool.spent.len(), pool.renewed)
+        (
+            pool.slots.len(),
+            pool.slots.len() - pool.spent.len(),
+            pool.renewed,
+        )
     }
 
     /// Makes the pool larger, up to `most` slots.
@@ -312,9 +324,28 @@ impl Ring {
         }
     }
 
+    /// Keeps what the system holds unsent of this socket short.
+    pub(super) fn keep_unsent_short(&mut self, file: File) {
+        let bytes = UNSENT_BYTES;
+        let option = (libc::IPPROTO_TCP as u32, libc::TCP_NOTSENT_LOWAT as u32);
+        let value = (&raw const bytes).cast();
+        let set = opcode::SetSockOpt::new(
+            Fixed(file.0),
+            option.0,
+            option.1,
+            value,
+            size_of_val(&bytes) as u32,
+        );
+        // Where the system can't, media waits longer behind a replay; nothing else changes.
+        // SAFETY: `bytes` lives through the call.
+        let _ = unsafe { self.call(set.build()) };
+    }
+
     /// Ends the direction of a socket that we write.
     pub(super) fn end_write(&mut self, file: File) {
-        self.push(quietly(opcode::Shutdown::new(Fixed(file.0), libc::SHUT_WR).build()));
+        self.push(quietly(
+            opcode::Shutdown::new(Fixed(file.0), libc::SHUT_WR).build(),
+        ));
     }
 
     /// Closes. An operation under way on the file keeps it open until it has ended.
@@ -343,7 +374,12 @@ impl Ring {
 
     /// Sends on several files with as few system calls as possible what their sockets take at once. `sent` gets the
     /// results in order.
-    pub(super) fn send_each(&mut self, sends: &[Send], slices: &[IoSlice<'_>], sent: &mut Vec<io::Result<usize>>) {
+    pub(super) fn send_each(
+        &mut self,
+        sends: &[Send],
+        slices: &[IoSlice<'_>],
+        sent: &mut Vec<io::Result<usize>>,
+    ) {
         const FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         for batch in sends.chunks(SUBMISSIONS as usize / 2) {
             let first = sent.len();
@@ -359,7 +395,9 @@ impl Ring {
             for (number, send) in batch.iter().enumerate() {
                 let file = Fixed(send.file.0);
                 let entry = match &slices[send.from..send.to] {
-                    [one] => opcode::Send::new(file, one.as_ptr(), one.len() as u32).flags(FLAGS).build(),
+                    [one] => opcode::Send::new(file, one.as_ptr(), one.len() as u32)
+                        .flags(FLAGS)
+                        .build(),
                     many => {
                         // SAFETY: all-zero is a valid header: it names nothing.
                         let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -374,7 +412,11 @@ impl Ring {
                 // SAFETY: the payloads and slices are borrowed until this returns and the headers are not touched until
                 // then, and below it is waited for all completions of the batch; if the ring fails instead, what was
                 // not submitted never is, and what was submitted is done: `MSG_DONTWAIT` forbids it to be put off.
-                let queued = unsafe { self.uring.submission().push(&entry.user_data(AWAITED | number as Tag)) };
+                let queued = unsafe {
+                    self.uring
+                        .submission()
+                        .push(&entry.user_data(AWAITED | number as Tag))
+                };
                 debug_assert!(queued.is_ok(), "room was made");
             }
             let (mut seen, mut left) = (self.done.len(), batch.len());
@@ -409,7 +451,10 @@ fn quietly(entry: squeue::Entry) -> squeue::Entry {
 impl Drop for Ring {
     /// After this nothing is under way, so that the files are closed when it returns and not some time later.
     fn drop(&mut self) {
-        let _ = self.uring.submitter().register_sync_cancel(None, CancelBuilder::any());
+        let _ = self
+            .uring
+            .submitter()
+            .register_sync_cancel(None, CancelBuilder::any());
         // Runs what the cancelled operations have left to do, such as letting go of their files.
         let _ = self.enter(0, None, Duration::ZERO);
         let _ = self.uring.submitter().unregister_files();
