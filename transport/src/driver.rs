@@ -126,8 +126,6 @@ pub(crate) trait Driver: Sized {
 pub(crate) struct Buffers {
     /// Slots there are.
     pub(crate) slots: u64,
-    /// Slots the kernel may fill now. Between turns all of them.
-    pub(crate) provided: u64,
     /// Slots that got new memory because somebody still held what came in with the old.
     pub(crate) renewed: u64,
     /// Receives that ended because no slot was left, and were begun again.

@@ -35,7 +35,6 @@ pub(crate) struct Metrics {
     pub(crate) oversize: Counter,
     pub(crate) turns: Counter,
     pub(crate) receive_slots: Counter,
-    pub(crate) receive_slots_provided: Counter,
     pub(crate) receive_slots_renewed: Counter,
     pub(crate) receive_starved: Counter,
 }
@@ -44,7 +43,6 @@ impl Metrics {
     /// Takes over what the driver counts.
     pub(crate) fn count_buffers(&self, buffers: Buffers) {
         self.receive_slots.set(buffers.slots);
-        self.receive_slots_provided.set(buffers.provided);
         self.receive_slots_renewed.set(buffers.renewed);
         self.receive_starved.set(buffers.starved);
     }
@@ -137,8 +135,6 @@ pub struct Snapshot {
     pub turns: u64,
     /// Gauge: slots of the pools that bytes are received into (io_uring).
     pub receive_slots: u64,
-    /// Gauge: how many of them the kernel may fill; all of them, between turns.
-    pub receive_slots_provided: u64,
     /// Times a slot got new memory because a message in the old was still held.
     pub receive_slots_renewed: u64,
     /// Receives that found no slot and were begun again.
@@ -176,7 +172,6 @@ impl Snapshot {
             oversize,
             turns,
             receive_slots,
-            receive_slots_provided,
             receive_slots_renewed,
             receive_starved,
         } = shard;
@@ -207,7 +202,6 @@ impl Snapshot {
             (&mut self.oversize, oversize),
             (&mut self.turns, turns),
             (&mut self.receive_slots, receive_slots),
-            (&mut self.receive_slots_provided, receive_slots_provided),
             (&mut self.receive_slots_renewed, receive_slots_renewed),
             (&mut self.receive_starved, receive_starved),
         ] {

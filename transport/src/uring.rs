@@ -390,7 +390,8 @@ impl Driver for Uring {
     }
 
     fn end_write(&mut self, key: u32) {
-        self.ring.end_write(self.entries[key as usize].file);
+        // Without a descriptor to spare the peer sees the end when the socket is closed; other errors mean it is gone.
+        let _ = self.ring.end_write(self.entries[key as usize].file);
     }
 
     fn close(&mut self, key: u32) {
@@ -408,10 +409,9 @@ impl Driver for Uring {
     }
 
     fn buffers(&self) -> Buffers {
-        let (slots, provided, renewed) = self.ring.slots();
+        let (slots, renewed) = self.ring.slots();
         Buffers {
             slots: slots as u64,
-            provided: provided as u64,
             renewed,
             starved: self.starved_total,
         }

@@ -17,7 +17,7 @@ use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue};
 use std::alloc::{self, Layout};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::net::TcpListener;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -269,14 +269,9 @@ impl Ring {
         Some(self.pool.take(slot, done.result.max(0) as usize))
     }
 
-    /// Slots there are, those the kernel may fill, and how often one got new memory.
-    pub(super) fn slots(&self) -> (usize, usize, u64) {
-        let pool = &self.pool;
-        (
-            pool.slots.len(),
-            pool.slots.len() - pool.spent.len(),
-            pool.renewed,
-        )
+    /// Slots there are, and how often one got new memory.
+    pub(super) fn slots(&self) -> (usize, u64) {
+        (self.pool.slots.len(), self.pool.renewed)
     }
 
     /// Makes the pool larger, up to `most` slots.
@@ -341,11 +336,10 @@ impl Ring {
         let _ = unsafe { self.call(set.build()) };
     }
 
-    /// Ends the direction of a socket that we write.
-    pub(super) fn end_write(&mut self, file: File) {
-        self.push(quietly(
-            opcode::Shutdown::new(Fixed(file.0), libc::SHUT_WR).build(),
-        ));
+    /// Ends the direction of a socket that we write. With a plain call: the ring's own shutdown is put off to another
+    /// thread, which looks the file up when it gets to it and may find that of another connection.
+    pub(super) fn end_write(&mut self, file: File) -> io::Result<()> {
+        TcpStream::from(self.install(file)?).shutdown(Shutdown::Write)
     }
 
     /// Closes. An operation under way on the file keeps it open until it has ended.
