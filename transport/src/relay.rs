@@ -39,7 +39,7 @@ pub struct Bound {
 
 /// What a shard's driver is made of, on its thread.
 enum Seed {
-    Epoll(Epoll),
+    Epoll(Box<Epoll>),
     #[cfg(target_os = "linux")]
     Uring(std::net::TcpListener, Arc<std::os::fd::OwnedFd>, u32),
     #[cfg(target_os = "linux")]
@@ -69,7 +69,7 @@ impl Seed {
                 let (waker, happened) = crate::tokio_uring::waker();
                 Ok((Self::TokioUring(listener, happened, shards > 1), waker))
             }
-            _ => Epoll::new(listener).map(|(epoll, waker)| (Self::Epoll(epoll), waker)),
+            _ => Epoll::new(listener).map(|(epoll, waker)| (Self::Epoll(Box::new(epoll)), waker)),
         }
     }
 }
@@ -255,7 +255,7 @@ impl Bound {
                 begun: begun.clone(),
             };
             let serve = move || match seed {
-                Seed::Epoll(epoll) => thread.serve(Ok(epoll)),
+                Seed::Epoll(epoll) => thread.serve(Ok(*epoll)),
                 #[cfg(target_os = "linux")]
                 Seed::Uring(listener, waker, sockets) => thread.serve(Uring::new(listener, waker, sockets)),
                 #[cfg(target_os = "linux")]

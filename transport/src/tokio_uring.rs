@@ -286,7 +286,7 @@ async fn receive_loose(socket: &Rc<Socket>, events: &Events) {
         });
     };
     let mut is_over = false;
-    while !socket.closed.get() && !(socket.settling.get() && !is_over) {
+    while !socket.closed.get() && (is_over || !socket.settling.get()) {
         let slot = socket.slot.get();
         let (wants_read, wants_write) = (!socket.paused.get() && !is_over, socket.blocked.get());
         tokio::select! {

@@ -109,7 +109,7 @@ pub(crate) fn write<D: Driver>(
         let Some(conn) = conns.get_mut(flush.id) else {
             continue;
         };
-        flush.taken = outcome.map_err(|_| Lost).map(|taken| {
+        if let Ok(taken) = outcome {
             conn.blocked = taken < offered;
             match &mut conn.tls {
                 None => conn.outbox.advance(taken),
@@ -117,8 +117,8 @@ pub(crate) fn write<D: Driver>(
                 Some(_) => {}
             }
             flush.has_written |= taken > 0;
-            taken
-        });
+        }
+        flush.taken = outcome.map_err(|_| Lost);
         buffer.clear();
         if buffer.capacity() > KEPT_BYTES_MAX {
             *buffer = Vec::new();
