@@ -31,6 +31,8 @@ const REST_BYTES_MIN: usize = 1_024;
 const WRITE_BYTES_MAX: usize = 262_144;
 /// How long bytes of a closed socket may still be on their way out.
 const LAST_WRITE: Duration = Duration::from_secs(5);
+/// Passes over the tasks in one wait.
+const PASSES_MAX: usize = 32;
 /// Entries of the ring.
 const SUBMISSIONS: u32 = 1_024;
 
@@ -379,7 +381,8 @@ impl Driver for TokioUring {
         let events = self.events.clone();
         self.runtime.block_on(async {
             tasks.into_iter().for_each(|task| drop(tokio_uring::spawn(task)));
-            tokio::task::yield_now().await;
+            // The runtime submits only when it has nothing to do; waiting for this makes it.
+            let _ = tokio_uring::no_op().await;
             if !events.queue.borrow().is_empty() || timeout == Some(Duration::ZERO) {
                 return;
             }
@@ -394,9 +397,17 @@ impl Driver for TokioUring {
             // What was to be written is under way, and its results and what else comes is gathered.
             std::thread::sleep(left);
         }
+        // The runtime polls some sixty tasks at a time, so as often as that brings something.
+        let events = self.events.clone();
         self.runtime.block_on(async {
-            tokio::task::yield_now().await;
-            tokio::task::yield_now().await;
+            for _ in 0..PASSES_MAX {
+                let before = events.queue.borrow().len();
+                let _ = tokio_uring::no_op().await;
+                tokio::task::yield_now().await;
+                if events.queue.borrow().len() == before {
+                    break;
+                }
+            }
         });
         Ok(())
     }

@@ -86,7 +86,6 @@ pub(super) struct Ring {
     /// Entering failed in a way that leaves unknown what is still queued.
     has_failed: bool,
     headers: Vec<libc::msghdr>,
-    has_min_wait: bool,
     enter_flags: u32,
 }
 
@@ -112,7 +111,6 @@ impl Ring {
         unsafe {
             submitter.register_buf_ring_with_flags(pool.entries.as_ptr() as u64, pool.len() as u16, POOL, 0)
         }?;
-        let has_min_wait = uring.params().is_feature_min_timeout();
         let mut enter_flags = EnterFlags::EXT_ARG;
         if uring.params().is_feature_no_iowait() {
             // A ring that waits for its peers is idle, not busy with a disk.
@@ -124,7 +122,6 @@ impl Ring {
             done: VecDeque::new(),
             has_failed: false,
             headers: Vec::new(),
-            has_min_wait,
             enter_flags: enter_flags.bits(),
         };
         ring.pool.grow(SLOTS_MIN);
@@ -135,7 +132,7 @@ impl Ring {
     fn push(&mut self, entry: squeue::Entry) {
         // SAFETY: such entries come from this module only, from the operations below.
         while unsafe { self.uring.submission().push(&entry) }.is_err() {
-            if self.enter(0, None, Duration::ZERO).is_err() {
+            if self.enter(0, None).is_err() {
                 return;
             }
         }
@@ -143,13 +140,13 @@ impl Ring {
 
     /// Submits what is queued and waits for `want` completions beyond those that were taken off the ring; takes off
     /// what there is then.
-    fn enter(&mut self, want: usize, timeout: Option<Duration>, gather: Duration) -> io::Result<()> {
+    fn enter(&mut self, want: usize, timeout: Option<Duration>) -> io::Result<()> {
         if self.has_failed {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         let queued = self.uring.submission().len();
         let timespec = timeout.map(Timespec::from);
-        let mut args = SubmitArgs::new().min_wait_usec(gather.as_micros() as u32);
+        let mut args = SubmitArgs::new();
         if let Some(timespec) = &timespec {
             args = args.timespec(timespec);
         }
@@ -180,22 +177,17 @@ impl Ring {
     /// over. If there is one already it only gathers.
     pub(super) fn wait(&mut self, gather: Duration, timeout: Option<Duration>) -> io::Result<()> {
         self.pool.provide_again();
+        if !gather.is_zero() {
+            // Not by the kernel's own `min_wait`: on Linux 6.18 a wait with it slept on now and then, with completions in
+            // the ring.
+            self.enter(COMPLETIONS as usize / 2, Some(gather))?;
+        }
         let is_idle = self.done.is_empty() && self.uring.completion().is_empty();
-        let timeout = if is_idle { timeout } else { Some(Duration::ZERO) };
-        let many = COMPLETIONS as usize / 2;
-        if gather.is_zero() {
-            let want = usize::from(timeout != Some(Duration::ZERO));
-            return self.enter(want, timeout, Duration::ZERO);
+        match is_idle && timeout != Some(Duration::ZERO) {
+            true => self.enter(1, timeout),
+            false if gather.is_zero() => self.enter(0, None),
+            false => Ok(()),
         }
-        let long = timeout.map(|timeout| timeout + gather);
-        if self.has_min_wait && is_idle && timeout != Some(Duration::ZERO) {
-            return self.enter(many, long, gather);
-        }
-        self.enter(many, Some(gather), Duration::ZERO)?;
-        if self.done.is_empty() && timeout != Some(Duration::ZERO) {
-            return self.enter(1, timeout, Duration::ZERO);
-        }
-        Ok(())
     }
 
     /// What was done, one thing at a time.
@@ -221,7 +213,7 @@ impl Ring {
     /// Waits for the last completion with this tag, which is not among the first `seen` that are there. Others are kept,
     /// in order.
     fn await_last(&mut self, tag: Tag, mut seen: usize) -> io::Result<Done> {
-        self.enter(0, None, Duration::ZERO)?;
+        self.enter(0, None)?;
         loop {
             while let Some(done) = self.done.get(seen).copied() {
                 if done.tag == tag && !done.goes_on() {
@@ -230,7 +222,7 @@ impl Ring {
                 }
                 seen += 1;
             }
-            self.enter(1, None, Duration::ZERO)?;
+            self.enter(1, None)?;
         }
     }
 
@@ -380,7 +372,7 @@ impl Ring {
             sent.extend(batch.iter().map(|_| Err(io::ErrorKind::BrokenPipe.into())));
             // Room for all of the batch, so that each entry can be queued and no header moves any more.
             while self.uring.submission().len() + batch.len() > SUBMISSIONS as usize {
-                if self.enter(0, None, Duration::ZERO).is_err() {
+                if self.enter(0, None).is_err() {
                     return;
                 }
             }
@@ -415,7 +407,7 @@ impl Ring {
             }
             let (mut seen, mut left) = (self.done.len(), batch.len());
             let mut want = 0;
-            while left > 0 && self.enter(want, None, Duration::ZERO).is_ok() {
+            while left > 0 && self.enter(want, None).is_ok() {
                 // In one pass: what is not ours keeps its order.
                 let mut kept = seen;
                 for at in seen..self.done.len() {
@@ -450,7 +442,7 @@ impl Drop for Ring {
             .submitter()
             .register_sync_cancel(None, CancelBuilder::any());
         // Runs what the cancelled operations have left to do, such as letting go of their files.
-        let _ = self.enter(0, None, Duration::ZERO);
+        let _ = self.enter(0, None);
         let _ = self.uring.submitter().unregister_files();
         if self.uring.submitter().unregister_buf_ring(POOL).is_err() {
             // Never seen. The kernel may still write into it, so it is never freed.
