@@ -76,13 +76,13 @@ impl Seed {
 
 /// Chooses the driver for `shards` shards with so many sockets each at most.
 #[cfg(target_os = "linux")]
-fn choose(wanted: choice::Io, shards: usize, sockets: u32) -> Result<IoDriver, BindError> {
+pub(crate) fn choose(wanted: choice::Io, shards: usize, sockets: u32) -> Result<IoDriver, BindError> {
     let try_uring = || crate::uring::probe::probe(shards, sockets);
     choice::choose(wanted, try_uring, TokioUring::probe)
 }
 
 #[cfg(not(target_os = "linux"))]
-fn choose(wanted: choice::Io, _shards: usize, _sockets: u32) -> Result<IoDriver, BindError> {
+pub(crate) fn choose(wanted: choice::Io, _shards: usize, _sockets: u32) -> Result<IoDriver, BindError> {
     let nowhere = || Err("it is Linux's".to_owned());
     choice::choose(wanted, nowhere, nowhere)
 }
