@@ -118,7 +118,8 @@ mod tests {
             ("WEALD_RELAY_MAX_CONECTIONS", "WEALD_RELAY_MAX_CONNECTIONS"),
             ("DROVER_DATADIR", "DROVER_DATA_DIR"),
             ("WEALD_RELAY_DATA_DIR", "DROVER_DATA_DIR"),
-            ("WEALD_RELAY_", "WEALD_RELAY_TLS"),
+            // The shortest of all.
+            ("WEALD_RELAY_", "DROVER_IO"),
             ("TRUESEAL_RELAY_MAX_CONNECTIONS", "WEALD_RELAY_MAX_CONNECTIONS"),
         ] {
             let refusal = read_one(name, "hunter2").unwrap_err().to_string();
