@@ -70,6 +70,8 @@ pub(crate) struct Uring {
     accepted: VecDeque<io::Result<File>>,
     /// The kernel accepts.
     accepting: bool,
+    /// Open sockets that are settled.
+    settled: usize,
     starved: VecDeque<u32>,
     starved_total: u64,
     sends: Vec<Send>,
@@ -89,6 +91,7 @@ impl Uring {
             free: Vec::new(),
             accepted: VecDeque::new(),
             accepting: false,
+            settled: 0,
             starved: VecDeque::new(),
             starved_total: 0,
             sends: Vec::new(),
@@ -199,12 +202,12 @@ impl Uring {
     }
 
     /// Whoever found no slot tries again: those of the last turn are all back. If it happens, the pool was too small for
-    /// what so many sockets receive in one turn.
+    /// what so many sockets receive in one turn. It does not grow for strangers: they take turns.
     fn feed_starved(&mut self) {
         if self.starved.is_empty() {
             return;
         }
-        self.ring.grow_pool(2 * (self.entries.len() - self.free.len()));
+        self.ring.grow_pool(2 * self.settled);
         for _ in 0..self.starved.len() {
             let Some(key) = self.starved.pop_front() else {
                 return;
@@ -336,7 +339,8 @@ impl Driver for Uring {
     }
 
     fn settle(&mut self, key: u32) {
-        self.entries[key as usize].settled = true;
+        let entry = &mut self.entries[key as usize];
+        self.settled += usize::from(!std::mem::replace(&mut entry.settled, true));
     }
 
     fn keep_unsent_short(&mut self, key: u32) {
@@ -397,6 +401,7 @@ impl Driver for Uring {
     fn close(&mut self, key: u32) {
         let entry = &mut self.entries[key as usize];
         entry.closed = true;
+        self.settled -= usize::from(entry.settled);
         if entry.receiving == Receiving::Yes {
             entry.receiving = Receiving::Ending;
             self.ring.cancel(tag(RECEIVE, key));
