@@ -8,6 +8,8 @@ mod damage;
 mod descriptors;
 #[path = "chaos/faults.rs"]
 mod faults;
+#[path = "chaos/forbidden.rs"]
+mod forbidden;
 #[path = "chaos/freeze.rs"]
 mod freeze;
 #[path = "chaos/full.rs"]

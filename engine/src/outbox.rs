@@ -11,7 +11,6 @@ use bytes::Bytes;
 use drover_media::Lane;
 use drover_wire::ws;
 use std::collections::VecDeque;
-use std::io::IoSlice;
 
 /// Messages one outbox holds.
 pub const MESSAGES_MAX: usize = 256;
@@ -112,7 +111,7 @@ impl Outbox {
         self.media.get_or_insert_default().push(mono_ms, message)
     }
 
-    /// Sheds MEDIA that is too old to be sent now: called before [`Outbox::gather`]. Returns how many frames.
+    /// Sheds MEDIA that is too old to be sent now: called before [`Outbox::pieces`]. Returns how many frames.
     pub fn expire_media(&mut self, mono_ms: u64) -> usize {
         self.media.as_mut().map_or(0, |lane| lane.expire(mono_ms))
     }
@@ -134,18 +133,8 @@ impl Outbox {
         self.runs.push_back(out);
     }
 
-    /// Fills `slices` with what to write next; returns how many are used.
-    pub fn gather<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
-        let mut used = 0;
-        for (slice, piece) in slices.iter_mut().zip(self.pieces()) {
-            *slice = IoSlice::new(piece);
-            used += 1;
-        }
-        used
-    }
-
     /// What is to be written, in order: the rest of a message that is partly written, MEDIA, everything else.
-    fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         let media = self.waiting_media();
         let lead = media.map_or(0, |_| self.lead());
         let from = self.written + lead;
@@ -178,7 +167,7 @@ impl Outbox {
         end - self.written
     }
 
-    /// Takes `bytes` written bytes off the front. Nothing may have been queued since [`Outbox::gather`].
+    /// Takes `bytes` written bytes off the front. Nothing may have been queued since [`Outbox::pieces`].
     pub fn advance(&mut self, mut bytes: usize) {
         if self.waiting_media().is_some() {
             let lead = self.lead().min(bytes);
@@ -286,9 +275,7 @@ mod tests {
     fn written(outbox: &mut Outbox, chunk: usize, pieces: usize) -> Vec<u8> {
         let mut all = Vec::new();
         for _ in 0..pieces {
-            let mut slices = [IoSlice::new(&[]); 8];
-            let used = outbox.gather(&mut slices);
-            let bytes: Vec<u8> = slices[..used].iter().flat_map(|s| s.to_vec()).collect();
+            let bytes: Vec<u8> = outbox.pieces().take(8).flatten().copied().collect();
             let taken = bytes.len().min(chunk);
             all.extend(&bytes[..taken]);
             outbox.advance(taken);

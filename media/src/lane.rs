@@ -45,7 +45,9 @@ impl Lane {
         let first = usize::from(self.is_begun());
         let is_old = |(queued_ms, _): &&(u64, Bytes)| mono_ms.saturating_sub(*queued_ms) > LANE_AGE_MS_MAX;
         let old = self.frames.iter().skip(first).take_while(is_old).count();
-        self.frames.drain(first..first + old);
+        if old > 0 {
+            self.frames.drain(first..first + old);
+        }
         old
     }
 

@@ -65,6 +65,12 @@ impl Relay {
         self.listen.clone()
     }
 
+    /// A setting of the next start.
+    pub(crate) fn set(&mut self, name: &str, value: &str) {
+        self.env.retain(|(known, _)| known != name);
+        self.env.push((name.into(), value.into()));
+    }
+
     /// SIGKILL.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
@@ -187,11 +193,20 @@ impl Relay {
 
     /// A document of the private listener.
     pub(crate) fn private(&self, path: &str) -> String {
+        self.private_with(path, "")
+    }
+
+    /// The same for whoever has this token.
+    pub(crate) fn private_as(&self, token: &str, path: &str) -> String {
+        self.private_with(path, &format!("Authorization: Bearer {token}\r\n"))
+    }
+
+    fn private_with(&self, path: &str, header: &str) -> String {
         use std::io::Write;
         let mut stream = std::net::TcpStream::connect(&self.private).unwrap();
         write!(
             stream,
-            "GET {path} HTTP/1.1\r\nHost: relay\r\nConnection: close\r\n\r\n"
+            "GET {path} HTTP/1.1\r\nHost: relay\r\n{header}Connection: close\r\n\r\n"
         )
         .unwrap();
         let mut answer = String::new();
@@ -240,6 +255,8 @@ pub(crate) fn settings(
         .env("WEALD_RELAY_OBSERVABILITY_LISTEN", private)
         .env("WEALD_RELAY_HOSTNAME", "relay.example")
         .env("DROVER_DATA_DIR", data)
+        // What the tests themselves are run with: all of them pass over each driver.
+        .envs(std::env::var_os("DROVER_IO").map(|io| ("DROVER_IO", io)))
         .envs(env.iter().map(|(k, v)| (k, v)))
         .current_dir(data);
 }

@@ -178,3 +178,6 @@ impl Wake for Waker {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

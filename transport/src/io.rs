@@ -76,6 +76,7 @@ mod tests {
         let wanted = std::env::var("DROVER_IO").unwrap();
         let io = crate::relay::choose(Io::of_word(&wanted).unwrap(), 1, 64).unwrap();
         assert!(wanted == "auto" || io.name == wanted);
+        println!("driver: {}", io.name);
     }
 
     #[test]

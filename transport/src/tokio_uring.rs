@@ -5,101 +5,29 @@
 //! - a socket that may still move to another shard is read and written as under epoll, through the runtime's own:
 //!   a read that is under way could not be taken back.
 
+mod socket;
+
 use crate::driver::{Driver, Ready, UNSENT_BYTES, Waker};
 use bytes::BytesMut;
+use socket::{Events, Socket, Stage, accept_ready, finish, receive};
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::future::Future;
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, IoSlice, Write};
 use std::mem;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 use tokio_uring::Runtime;
 
-/// What a read is offered. Every socket has so much waiting.
-const READ_BYTES: usize = 4_096;
-/// The least of a buffer that is read into again.
-const REST_BYTES_MIN: usize = 1_024;
 /// What waits to be written by the ring at most, and as much may be under way.
 const WRITE_BYTES_MAX: usize = 262_144;
-/// How long bytes of a closed socket may still be on their way out.
-const LAST_WRITE: Duration = Duration::from_secs(5);
 /// Passes over the tasks in one wait.
 const PASSES_MAX: usize = 32;
 /// Entries of the ring.
 const SUBMISSIONS: u32 = 1_024;
-
-/// What happened, from the tasks to the loop.
-struct Events {
-    queue: RefCell<VecDeque<Ready>>,
-    happened: Arc<Notify>,
-}
-
-impl Events {
-    fn tell(&self, ready: Ready) {
-        self.queue.borrow_mut().push_back(ready);
-        self.happened.notify_one();
-    }
-}
-
-/// How a socket is used.
-enum Stage {
-    /// It may move: non-blocking, by readiness.
-    Loose(Rc<TcpStream>),
-    /// By the ring.
-    Settled(Rc<tokio_uring::net::TcpStream>),
-    /// Out of care.
-    Gone,
-}
-
-struct Socket {
-    stage: RefCell<Stage>,
-    slot: Cell<u32>,
-    paused: Cell<bool>,
-    settling: Cell<bool>,
-    closed: Cell<bool>,
-    /// Copies on their way out.
-    outgoing: RefCell<Vec<u8>>,
-    writing: Cell<bool>,
-    /// The loop waits to write more.
-    blocked: Cell<bool>,
-    /// The direction we write ends after what is on its way.
-    ending: Cell<bool>,
-    /// Told when one of these has changed.
-    changed: Notify,
-    written: Notify,
-}
-
-impl Socket {
-    fn loose(&self) -> Option<Rc<TcpStream>> {
-        match &*self.stage.borrow() {
-            Stage::Loose(stream) => Some(stream.clone()),
-            _ => None,
-        }
-    }
-
-    fn settled(&self) -> Option<Rc<tokio_uring::net::TcpStream>> {
-        match &*self.stage.borrow() {
-            Stage::Settled(stream) => Some(stream.clone()),
-            _ => None,
-        }
-    }
-
-    /// Waits until receiving is wanted; false if it never is again.
-    async fn is_wanted(&self) -> bool {
-        while self.paused.get() && !self.closed.get() {
-            self.changed.notified().await;
-        }
-        !self.closed.get()
-    }
-}
 
 /// See the module.
 pub(crate) struct TokioUring {
@@ -122,6 +50,8 @@ impl TokioUring {
         let events = Rc::new(Events {
             queue: RefCell::default(),
             happened,
+            turn: Cell::new(0),
+            turned: Notify::new(),
         });
         let accepting = accept_ready(listener.clone(), events.clone());
         Ok(Self {
@@ -209,174 +139,12 @@ fn slot_of(ready: &Ready) -> Option<u32> {
     }
 }
 
-/// Has the runtime tell when the descriptor is ready.
-#[expect(
-    deprecated,
-    reason = "what took its place is unsafe; these types of the standard library keep their descriptor open"
-)]
-fn register<T: AsRawFd>(descriptor: Rc<T>, interest: Interest) -> io::Result<AsyncFd<Rc<T>>> {
-    AsyncFd::with_interest(descriptor, interest)
-}
-
-/// Tells when connections wait.
-async fn accept_ready(listener: Rc<TcpListener>, events: Rc<Events>) {
-    let Ok(listener) = register(listener, Interest::READABLE) else {
-        return;
-    };
-    while let Ok(mut guard) = listener.readable().await {
-        events.tell(Ready::Accept);
-        guard.clear_ready();
-    }
-}
-
-/// Reads from one socket until that is over.
-async fn receive(socket: Rc<Socket>, events: Rc<Events>) {
-    receive_loose(&socket, &events).await;
-    if socket.closed.get() || !socket.settling.get() {
-        return;
-    }
-    let stage = mem::replace(&mut *socket.stage.borrow_mut(), Stage::Gone);
-    let Stage::Loose(stream) = stage else { return };
-    let slot = socket.slot.get();
-    // Nobody else holds it any more.
-    let stream = Rc::try_unwrap(stream)
-        .ok()
-        .filter(|stream| stream.set_nonblocking(false).is_ok());
-    let Some(stream) = stream else {
-        events.tell(Ready::Lost { slot });
-        return;
-    };
-    let stream = Rc::new(tokio_uring::net::TcpStream::from_std(stream));
-    *socket.stage.borrow_mut() = Stage::Settled(stream.clone());
-    tokio_uring::spawn(send(socket.clone(), events.clone()));
-    if socket.blocked.replace(false) {
-        events.tell(Ready::Writable { slot });
-    }
-
-    let mut buffer = BytesMut::with_capacity(READ_BYTES);
-    while socket.is_wanted().await {
-        let (read, filled) = stream.read(buffer).await;
-        buffer = filled;
-        if socket.closed.get() {
-            return;
-        }
-        match read {
-            Ok(0) => return events.tell(Ready::Ended { slot }),
-            Ok(_) => {
-                let data = buffer.split();
-                events.tell(Ready::Received { slot, data });
-                if buffer.capacity() < REST_BYTES_MIN && !buffer.try_reclaim(READ_BYTES) {
-                    buffer = BytesMut::with_capacity(READ_BYTES);
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => return events.tell(Ready::Lost { slot }),
-        }
-    }
-}
-
-/// Reads and tells of room to write, by readiness, until the socket is settled or over.
-async fn receive_loose(socket: &Rc<Socket>, events: &Events) {
-    if socket.settling.get() {
-        return;
-    }
-    let Some(stream) = socket.loose() else { return };
-    let interest = Interest::READABLE | Interest::WRITABLE;
-    let Ok(stream) = register(stream, interest) else {
-        return events.tell(Ready::Lost {
-            slot: socket.slot.get(),
-        });
-    };
-    let mut is_over = false;
-    while !socket.closed.get() && (is_over || !socket.settling.get()) {
-        let slot = socket.slot.get();
-        let (wants_read, wants_write) = (!socket.paused.get() && !is_over, socket.blocked.get());
-        tokio::select! {
-            guard = stream.writable(), if wants_write => {
-                let Ok(mut guard) = guard else { return };
-                guard.clear_ready();
-                socket.blocked.set(false);
-                events.tell(Ready::Writable { slot });
-            }
-            guard = stream.readable(), if wants_read => {
-                let Ok(mut guard) = guard else { return };
-                let mut buffer = BytesMut::zeroed(READ_BYTES);
-                match (&**guard.get_inner()).read(&mut buffer) {
-                    Ok(0) => {
-                        is_over = true;
-                        events.tell(Ready::Ended { slot });
-                    }
-                    Ok(bytes) => {
-                        buffer.truncate(bytes);
-                        events.tell(Ready::Received { slot, data: buffer });
-                        // One piece at a time, so that the loop can pause or move the socket in between.
-                        tokio::task::yield_now().await;
-                    }
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(_) => {
-                        is_over = true;
-                        events.tell(Ready::Lost { slot });
-                    }
-                }
-            }
-            () = socket.changed.notified() => {}
-        }
-    }
-}
-
-/// Writes the copies of one settled socket.
-async fn send(socket: Rc<Socket>, events: Rc<Events>) {
-    let Some(stream) = socket.settled() else { return };
-    loop {
-        let bytes = mem::take(&mut *socket.outgoing.borrow_mut());
-        if !socket.closed.get() && socket.blocked.replace(false) {
-            events.tell(Ready::Writable {
-                slot: socket.slot.get(),
-            });
-        }
-        if bytes.is_empty() {
-            socket.writing.set(false);
-            if socket.ending.replace(false) {
-                // An error means the peer is gone, which the next read says too.
-                let _ = stream.shutdown(Shutdown::Write);
-            }
-            if socket.closed.get() {
-                return;
-            }
-            socket.written.notified().await;
-            continue;
-        }
-        let (written, _) = stream.write_all(bytes).await;
-        if written.is_err() {
-            socket.writing.set(false);
-            if !socket.closed.get() {
-                events.tell(Ready::Lost {
-                    slot: socket.slot.get(),
-                });
-            }
-            return;
-        }
-    }
-}
-
-/// Ends what is under way on a settled socket that was closed: a read can't be taken back otherwise.
-async fn finish(socket: Rc<Socket>) {
-    let Some(stream) = socket.settled() else { return };
-    let end = tokio::time::Instant::now() + LAST_WRITE;
-    while socket.writing.get() && tokio::time::Instant::now() < end {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    let _ = stream.shutdown(Shutdown::Both);
-    *socket.stage.borrow_mut() = Stage::Gone;
-    socket.written.notify_one();
-}
-
 impl Driver for TokioUring {
     type Socket = u32;
 
     fn wait(&mut self, rest: Duration, timeout: Option<Duration>) -> io::Result<()> {
         let began = Instant::now();
+        self.events.begin_turn();
         let tasks = mem::take(&mut self.tasks);
         let events = self.events.clone();
         self.runtime.block_on(async {

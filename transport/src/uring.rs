@@ -8,7 +8,7 @@ mod ring;
 use crate::driver::{Buffers, Driver, Ready, Write};
 use crate::listen;
 use bytes::BytesMut;
-use ring::{Done, File, Ring, Send};
+use ring::{Done, File, Ring, Send, Sizes};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -81,7 +81,25 @@ impl Uring {
     /// A driver for this thread that accepts from `listener` (non-blocking), is woken by `waker` and holds at most so
     /// many sockets.
     pub(crate) fn new(listener: TcpListener, waker: Arc<OwnedFd>, sockets: u32) -> io::Result<Self> {
-        let mut ring = Ring::new(sockets)?;
+        Self::sized(listener, waker, sockets, Sizes::default())
+    }
+
+    /// The same, with queues that overflow all the time.
+    #[cfg(test)]
+    pub(crate) fn of_few_entries(
+        listener: TcpListener,
+        waker: Arc<OwnedFd>,
+        sockets: u32,
+    ) -> io::Result<Self> {
+        let few = Sizes {
+            submissions: 4,
+            completions: 8,
+        };
+        Self::sized(listener, waker, sockets, few)
+    }
+
+    fn sized(listener: TcpListener, waker: Arc<OwnedFd>, sockets: u32, sizes: Sizes) -> io::Result<Self> {
+        let mut ring = Ring::new(sockets, sizes)?;
         ring.watch(&waker, tag(WAKE, 0));
         Ok(Self {
             ring,

@@ -83,12 +83,8 @@ pub(crate) fn write<D: Driver>(
         };
         let from = slices.len();
         if conn.tls.is_none() {
-            let mut pieces = [IoSlice::new(&[]); SLICES_MAX];
-            let used = conn.outbox.gather(&mut pieces);
-            let mut fewer = [IoSlice::new(&[]); SLICES_MAX];
-            let (used, joined) = join_small(&pieces[..used], copy_below, buffer, &mut fewer);
-            copied += joined;
-            slices.extend_from_slice(&fewer[..used]);
+            slices.extend(conn.outbox.pieces().take(SLICES_MAX).map(IoSlice::new));
+            copied += join_small(&mut slices, from, copy_below, buffer);
         } else if !buffer.is_empty() {
             slices.push(IoSlice::new(buffer));
         }
@@ -148,43 +144,48 @@ fn seal<S>(conn: &mut Conn<S>, plain: &mut Vec<u8>, cipher: &mut Vec<u8>) -> Res
     Ok(0)
 }
 
-/// Copies neighbours that are shorter than `copy_below` into one piece; the rest stays where it lies. Returns how many
-/// of `fewer` are used, and the bytes that were copied.
+/// Copies neighbours among the slices `from` on that are shorter than `copy_below` into one piece, which takes their place;
+/// the rest stays where it lies. Returns the bytes that were copied.
 fn join_small<'a>(
-    slices: &[IoSlice<'a>],
+    slices: &mut Vec<IoSlice<'a>>,
+    from: usize,
     copy_below: usize,
     joined: &'a mut Vec<u8>,
-    fewer: &mut [IoSlice<'a>; SLICES_MAX],
-) -> (usize, usize) {
+) -> usize {
     joined.clear();
     let is_small = |slice: &IoSlice<'_>| slice.len() < copy_below;
-    let stretches = || slices.chunk_by(|a, b| is_small(a) && is_small(b));
-    for stretch in stretches().filter(|stretch| stretch.len() > 1) {
+    let stretches = slices[from..].chunk_by(|a, b| is_small(a) && is_small(b));
+    for stretch in stretches.filter(|stretch| stretch.len() > 1) {
         stretch.iter().for_each(|slice| joined.extend_from_slice(slice));
+    }
+    if joined.is_empty() {
+        return 0;
     }
     let joined = &joined[..];
     let mut rest = joined;
-    let mut used = 0;
-    for (piece, stretch) in fewer.iter_mut().zip(stretches()) {
-        *piece = match stretch {
-            [one] => *one,
-            many => {
-                let (these, others) = rest.split_at(many.iter().map(|slice| slice.len()).sum());
-                rest = others;
-                IoSlice::new(these)
-            }
-        };
+    let (mut at, mut used) = (from, from);
+    while at < slices.len() {
+        let is_joined = |slice: &&IoSlice<'_>| is_small(slice);
+        let count = slices[at..].iter().take_while(is_joined).count().max(1);
+        if count > 1 {
+            let bytes = slices[at..at + count].iter().map(|slice| slice.len()).sum();
+            let (these, others) = rest.split_at(bytes);
+            rest = others;
+            slices[used] = IoSlice::new(these);
+        } else {
+            slices[used] = slices[at];
+        }
+        at += count;
         used += 1;
     }
-    (used, joined.len())
+    slices.truncate(used);
+    joined.len()
 }
 
 /// Copies what is queued into one buffer, as much as is encrypted at a time.
 fn gather(outbox: &Outbox, plain: &mut Vec<u8>) {
     plain.clear();
-    let mut slices = [IoSlice::new(&[]); SLICES_MAX];
-    let used = outbox.gather(&mut slices);
-    for slice in &slices[..used] {
+    for slice in outbox.pieces().take(SLICES_MAX) {
         let room = SEAL_BYTES_MAX - plain.len();
         plain.extend_from_slice(&slice[..slice.len().min(room)]);
         if plain.len() == SEAL_BYTES_MAX {
@@ -201,15 +202,16 @@ mod tests {
     fn small_neighbours_are_joined() {
         let lens = [5, 200, 3, 4, 100, 100, 1, 99];
         let all: Vec<Vec<u8>> = (0..).zip(lens).map(|(n, len)| vec![n; len]).collect();
-        let slices: Vec<IoSlice<'_>> = all.iter().map(|bytes| IoSlice::new(bytes)).collect();
         for (copy_below, pieces, copied) in
             [(0, 8, 0), (4, 8, 0), (100, 6, 107), (101, 3, 307), (1000, 1, 512)]
         {
             let mut buffer = vec![9; 30];
-            let mut fewer = [IoSlice::new(&[]); SLICES_MAX];
-            let (used, joined) = join_small(&slices, copy_below, &mut buffer, &mut fewer);
-            assert_eq!(used, pieces, "{copy_below}");
-            let written: Vec<u8> = fewer[..used].iter().flat_map(|slice| slice.to_vec()).collect();
+            // Those of another connection come first.
+            let mut slices = vec![IoSlice::new(b"a"), IoSlice::new(b"b")];
+            slices.extend(all.iter().map(|bytes| IoSlice::new(bytes)));
+            let joined = join_small(&mut slices, 2, copy_below, &mut buffer);
+            assert_eq!(slices.len(), 2 + pieces, "{copy_below}");
+            let written: Vec<u8> = slices[2..].iter().flat_map(|slice| slice.to_vec()).collect();
             assert_eq!(written, all.concat());
             assert_eq!(joined, copied);
         }

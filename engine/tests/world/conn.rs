@@ -7,7 +7,6 @@ use drover_engine::effects::{CloseHow, CloseReason};
 use drover_engine::outbox::Outbox;
 use drover_engine::shard::Session;
 use std::collections::VecDeque;
-use std::io::IoSlice;
 
 /// What a client puts on the wire.
 pub enum Input {
@@ -91,10 +90,8 @@ impl Conn {
             } else {
                 self.socket_bytes_max
             };
-            let mut slices = [IoSlice::new(&[]); 16];
-            let used = self.outbox.gather(&mut slices);
             let mut taken = 0;
-            for slice in &slices[..used] {
+            for slice in self.outbox.pieces().take(16) {
                 let room = max.saturating_sub(self.socket.len());
                 let part = slice.len().min(room);
                 self.socket.extend_from_slice(&slice[..part]);

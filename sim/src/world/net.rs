@@ -7,7 +7,6 @@ use drover_engine::ConnId;
 use drover_engine::outbox::Outbox;
 use drover_engine::shard::Session;
 use std::collections::{BTreeMap, VecDeque};
-use std::io::IoSlice;
 
 /// A connection, by the order they were opened in.
 pub type Line = usize;
@@ -237,10 +236,8 @@ impl Net {
         }
         let mut moved = false;
         loop {
-            let mut slices = [IoSlice::new(&[]); 16];
-            let used = conn.outbox.gather(&mut slices);
             let mut taken = 0;
-            for slice in &slices[..used] {
+            for slice in conn.outbox.pieces().take(16) {
                 let room = conn.socket_max.saturating_sub(conn.socket.len());
                 let part = slice.len().min(room);
                 conn.socket.extend_from_slice(&slice[..part]);

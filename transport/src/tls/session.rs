@@ -265,5 +265,17 @@ mod tests {
         let mut answer = [0; 6];
         client.reader().read_exact(&mut answer).unwrap();
         assert_eq!(&answer, b"answer");
+
+        // What goes out together is in as few records as can be.
+        let mut cipher = Vec::new();
+        session.seal(&[7; 2 * RECORD_BYTES + 1], &mut cipher).unwrap();
+        let mut records = Vec::new();
+        let mut rest = &cipher[..];
+        while let [_, _, _, high, low, ..] = *rest {
+            let bytes = usize::from(u16::from_be_bytes([high, low]));
+            records.push(bytes + 5 - RECORD_OVERHEAD);
+            rest = &rest[5 + bytes..];
+        }
+        assert_eq!(records, [RECORD_BYTES, RECORD_BYTES, 1]);
     }
 }

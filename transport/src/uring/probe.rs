@@ -3,7 +3,7 @@
 //! them.
 
 use super::Uring;
-use super::ring::Ring;
+use super::ring::{Ring, Sizes};
 use crate::driver::{Driver, Ready, Waker};
 use drover_storage::handoff::Wake as _;
 use std::io::{self, IoSlice, Read, Write};
@@ -35,7 +35,7 @@ fn attempt(shards: usize, sockets: u32) -> Result<(), String> {
     let mut driver = Uring::new(listener, eventfd, sockets).map_err(step("a ring with its pool"))?;
 
     for _ in 1..shards {
-        rings.push(Ring::new(sockets).map_err(step("a ring for each shard"))?);
+        rings.push(Ring::new(sockets, Sizes::default()).map_err(step("a ring for each shard"))?);
     }
 
     let mut accept = None;

@@ -1,40 +1,31 @@
-//! One io_uring with a pool of receive slots, as operations that are safe to use: the only module of this crate that
-//! may hold unsafe code. What has to be true for it:
+//! One io_uring with a pool of receive slots, as operations that are safe to use: with its pool the only module of this
+//! crate that may hold unsafe code. What has to be true for it:
 //!
-//! - *Memory the kernel reads* (payloads to send, their headers) is borrowed for a call that returns only when the
-//!   kernel has answered every entry that names it ([`Ring::send_each`], [`Ring::call`]). Entries that were not
-//!   submitted because the ring has failed are never submitted later: a failed ring is not entered again.
-//! - *Memory the kernel writes* (the slots) belongs to the pool, is touched by nobody between its being provided and
-//!   the completion that names it, and outlives the pool's registration.
-//! - All other operations name no memory at all.
+//! - *Memory the kernel reads or writes during one call* (payloads to send and their headers, a descriptor's number) is
+//!   borrowed for a call that returns only when the kernel has answered every entry that names it ([`Ring::send_each`],
+//!   [`Ring::fix`]). Entries that were not submitted because the ring has failed are never submitted later: a failed
+//!   ring is not entered again, and the end of a ring submits nothing. Nor can a panic leave such a call: it ends the
+//!   process ([`NoWayOut`]).
+//! - *Memory the kernel writes at any time* (the slots) belongs to the pool, is touched by nobody between its being
+//!   provided and the completion that names it, and outlives the pool's registration.
+//! - All other operations name no memory at all, or a static.
 
 #![allow(unsafe_code)]
 
+mod pool;
+
 use crate::driver::UNSENT_BYTES;
 use bytes::BytesMut;
-use io_uring::types::{BufRingEntry, CancelBuilder, Fd, Fixed, SubmitArgs, Timespec};
+use io_uring::types::{CancelBuilder, Fd, Fixed, SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue};
-use std::alloc::{self, Layout};
+use pool::{Pool, SLOTS_MIN};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::mem;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-/// Entries submitted at a time.
-const SUBMISSIONS: u32 = 1_024;
-/// Completions the kernel can store before it has to keep them aside.
-const COMPLETIONS: u32 = 8_192;
-/// What a slot of new memory takes.
-const SLOT_BYTES: usize = 16_384;
-/// A slot is given to the kernel again and again, each time without what was received, down to this rest.
-const REST_BYTES_MIN: usize = 4_096;
-/// Slots of a pool that has not been short yet.
-const SLOTS_MIN: usize = 64;
-/// The most the kernel takes.
-const SLOTS_MAX: usize = 32_768;
 /// The pool's number in its ring.
 const POOL: u16 = 0;
 
@@ -85,32 +76,55 @@ pub(super) struct Ring {
     done: VecDeque<Done>,
     /// Entering failed in a way that leaves unknown what is still queued.
     has_failed: bool,
+    /// Valid within [`Ring::send_each`] only.
     headers: Vec<libc::msghdr>,
     enter_flags: u32,
+    sizes: Sizes,
 }
 
-// SAFETY: `headers` holds pointers only within `send_each`, and the pool's are to memory of its own; neither is tied to a
-// thread. (The kernel takes entries from one thread only; another one's calls fail.)
-unsafe impl std::marker::Send for Ring {}
+/// How much a ring holds at a time. Nothing is lost beyond that, but it takes more system calls.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    /// Entries submitted at a time, a power of two.
+    pub(super) submissions: u32,
+    /// Completions the kernel can store before it has to keep them aside, a power of two.
+    pub(super) completions: u32,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self {
+            submissions: 1_024,
+            completions: 8_192,
+        }
+    }
+}
+
+/// Held while the kernel may know of memory that is borrowed: leaving that by a panic ends the process.
+struct NoWayOut;
+
+impl Drop for NoWayOut {
+    fn drop(&mut self) {
+        std::process::abort();
+    }
+}
 
 impl Ring {
     /// A ring for this thread with room for so many files.
-    pub(super) fn new(files: u32) -> io::Result<Self> {
+    pub(super) fn new(files: u32, sizes: Sizes) -> io::Result<Self> {
         let uring: IoUring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
             .setup_taskrun_flag()
             .setup_submit_all()
-            .setup_cqsize(COMPLETIONS)
-            .build(SUBMISSIONS)?;
+            .setup_cqsize(sizes.completions)
+            .build(sizes.submissions)?;
         let submitter = uring.submitter();
         submitter.register_files_sparse(files)?;
         let pool = Pool::new(files as usize)?;
         // SAFETY: the address is of that many entries, which live until the pool is unregistered: `Drop` does that
         // before it frees them.
-        unsafe {
-            submitter.register_buf_ring_with_flags(pool.entries.as_ptr() as u64, pool.len() as u16, POOL, 0)
-        }?;
+        unsafe { submitter.register_buf_ring_with_flags(pool.address(), pool.len() as u16, POOL, 0) }?;
         let mut enter_flags = EnterFlags::EXT_ARG;
         if uring.params().is_feature_no_iowait() {
             // A ring that waits for its peers is idle, not busy with a disk.
@@ -123,14 +137,15 @@ impl Ring {
             has_failed: false,
             headers: Vec::new(),
             enter_flags: enter_flags.bits(),
+            sizes,
         };
         ring.pool.grow(SLOTS_MIN);
         Ok(ring)
     }
 
-    /// Queues an entry that names no memory of ours.
+    /// Queues an entry, which names no memory of ours unless [`Ring::call`] waits for it.
     fn push(&mut self, entry: squeue::Entry) {
-        // SAFETY: such entries come from this module only, from the operations below.
+        // SAFETY: entries come from this module only, from the operations below.
         while unsafe { self.uring.submission().push(&entry) }.is_err() {
             if self.enter(0, None).is_err() {
                 return;
@@ -180,7 +195,7 @@ impl Ring {
         if !gather.is_zero() {
             // Not by the kernel's own `min_wait`: on Linux 6.18 a wait with it slept on now and then, with completions in
             // the ring.
-            self.enter(COMPLETIONS as usize / 2, Some(gather))?;
+            self.enter(self.sizes.completions as usize / 2, Some(gather))?;
         }
         let is_idle = self.done.is_empty() && self.uring.completion().is_empty();
         match is_idle && timeout != Some(Duration::ZERO) {
@@ -205,9 +220,12 @@ impl Ring {
     /// # Safety
     /// What the entry names must be valid until this returns.
     unsafe fn call(&mut self, entry: squeue::Entry) -> io::Result<u32> {
+        let no_way_out = NoWayOut;
         let seen = self.done.len();
         self.push(entry.user_data(AWAITED));
-        self.await_last(AWAITED, seen)?.result()
+        let last = self.await_last(AWAITED, seen);
+        mem::forget(no_way_out);
+        last?.result()
     }
 
     /// Waits for the last completion with this tag, which is not among the first `seen` that are there. Others are kept,
@@ -263,12 +281,12 @@ impl Ring {
 
     /// Slots there are, and how often one got new memory.
     pub(super) fn slots(&self) -> (usize, u64) {
-        (self.pool.slots.len(), self.pool.renewed)
+        self.pool.counts()
     }
 
     /// Makes the pool larger, up to `most` slots.
     pub(super) fn grow_pool(&mut self, most: usize) {
-        let slots = self.pool.slots.len();
+        let (slots, _) = self.pool.counts();
         self.pool.grow((slots * 2).min(most.max(slots)));
     }
 
@@ -313,19 +331,18 @@ impl Ring {
 
     /// Keeps what the system holds unsent of this socket short.
     pub(super) fn keep_unsent_short(&mut self, file: File) {
-        let bytes = UNSENT_BYTES;
+        static VALUE: u32 = UNSENT_BYTES;
         let option = (libc::IPPROTO_TCP as u32, libc::TCP_NOTSENT_LOWAT as u32);
-        let value = (&raw const bytes).cast();
+        let value = (&raw const VALUE).cast();
         let set = opcode::SetSockOpt::new(
             Fixed(file.0),
             option.0,
             option.1,
             value,
-            size_of_val(&bytes) as u32,
+            size_of_val(&VALUE) as u32,
         );
         // Where the system can't, media waits longer behind a replay; nothing else changes.
-        // SAFETY: `bytes` lives through the call.
-        let _ = unsafe { self.call(set.build()) };
+        self.push(quietly(set.build()));
     }
 
     /// Ends the direction of a socket that we write. With a plain call: the ring's own shutdown is put off to another
@@ -366,66 +383,76 @@ impl Ring {
         slices: &[IoSlice<'_>],
         sent: &mut Vec<io::Result<usize>>,
     ) {
-        const FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        for batch in sends.chunks(SUBMISSIONS as usize / 2) {
+        for batch in sends.chunks(self.sizes.submissions as usize / 2) {
             let first = sent.len();
             sent.extend(batch.iter().map(|_| Err(io::ErrorKind::BrokenPipe.into())));
-            // Room for all of the batch, so that each entry can be queued and no header moves any more.
-            while self.uring.submission().len() + batch.len() > SUBMISSIONS as usize {
-                if self.enter(0, None).is_err() {
-                    return;
-                }
+            // Room for all of the batch, so that each entry can be queued.
+            while !self.has_failed && self.room() < batch.len() {
+                let _ = self.enter(0, None);
             }
-            self.headers.clear();
-            self.headers.reserve(batch.len());
-            for (number, send) in batch.iter().enumerate() {
-                let file = Fixed(send.file.0);
-                let entry = match &slices[send.from..send.to] {
-                    [one] => opcode::Send::new(file, one.as_ptr(), one.len() as u32)
-                        .flags(FLAGS)
-                        .build(),
-                    many => {
-                        // SAFETY: all-zero is a valid header: it names nothing.
-                        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-                        // An `IoSlice` has the layout of an `iovec`, by its documentation.
-                        header.msg_iov = many.as_ptr().cast_mut().cast();
-                        header.msg_iovlen = many.len();
-                        self.headers.push(header);
-                        let header = self.headers.last().map_or(std::ptr::null(), std::ptr::from_ref);
-                        opcode::SendMsg::new(file, header).flags(FLAGS as u32).build()
-                    }
-                };
-                // SAFETY: the payloads and slices are borrowed until this returns and the headers are not touched until
-                // then, and below it is waited for all completions of the batch; if the ring fails instead, what was
-                // not submitted never is, and what was submitted is done: `MSG_DONTWAIT` forbids it to be put off.
-                let queued = unsafe {
-                    self.uring
-                        .submission()
-                        .push(&entry.user_data(AWAITED | number as Tag))
-                };
-                debug_assert!(queued.is_ok(), "room was made");
-            }
-            let (mut seen, mut left) = (self.done.len(), batch.len());
-            let mut want = 0;
-            while left > 0 && self.enter(want, None).is_ok() {
-                // In one pass: what is not ours keeps its order.
-                let mut kept = seen;
-                for at in seen..self.done.len() {
-                    let done = self.done[at];
-                    if done.tag & AWAITED == AWAITED && done.tag != NOBODY {
-                        let place = first + (done.tag & !AWAITED) as usize;
-                        sent[place] = done.result().map(|bytes| bytes as usize);
-                        left -= 1;
-                    } else {
-                        self.done[kept] = done;
-                        kept += 1;
-                    }
-                }
-                self.done.truncate(kept);
-                seen = kept;
-                want = 1;
+            if !self.has_failed {
+                self.send_batch(batch, slices, &mut sent[first..]);
             }
         }
+    }
+
+    /// Entries that can be queued.
+    fn room(&mut self) -> usize {
+        let submission = self.uring.submission();
+        submission.capacity() - submission.len()
+    }
+
+    fn send_batch(&mut self, batch: &[Send], slices: &[IoSlice<'_>], sent: &mut [io::Result<usize>]) {
+        const FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let no_way_out = NoWayOut;
+        self.headers.clear();
+        // No header moves any more once an entry names it.
+        self.headers.reserve(batch.len());
+        let mut left = 0;
+        for (number, send) in batch.iter().enumerate() {
+            let file = Fixed(send.file.0);
+            let entry = match &slices[send.from..send.to] {
+                [one] => opcode::Send::new(file, one.as_ptr(), one.len() as u32)
+                    .flags(FLAGS)
+                    .build(),
+                many => {
+                    // SAFETY: all-zero is a valid header: it names nothing.
+                    let mut header: libc::msghdr = unsafe { mem::zeroed() };
+                    // An `IoSlice` has the layout of an `iovec`, by its documentation.
+                    header.msg_iov = many.as_ptr().cast_mut().cast();
+                    header.msg_iovlen = many.len();
+                    self.headers.push(header);
+                    let header = self.headers.last().map_or(std::ptr::null(), std::ptr::from_ref);
+                    opcode::SendMsg::new(file, header).flags(FLAGS as u32).build()
+                }
+            };
+            let entry = entry.user_data(AWAITED | number as Tag);
+            // SAFETY: the payloads and slices are borrowed until this returns and the headers are not touched until then,
+            // and below it is waited for all completions; if the ring fails instead, what was not submitted never is,
+            // and what was submitted is done: `MSG_DONTWAIT` forbids the kernel to put it off.
+            let queued = unsafe { self.uring.submission().push(&entry) };
+            left += usize::from(queued.is_ok());
+        }
+        let mut seen = self.done.len();
+        let mut want = 0;
+        while left > 0 && self.enter(want, None).is_ok() {
+            // In one pass: what is not ours keeps its order.
+            let mut kept = seen;
+            for at in seen..self.done.len() {
+                let done = self.done[at];
+                if done.tag & AWAITED == AWAITED && done.tag != NOBODY {
+                    sent[(done.tag & !AWAITED) as usize] = done.result().map(|bytes| bytes as usize);
+                    left -= 1;
+                } else {
+                    self.done[kept] = done;
+                    kept += 1;
+                }
+            }
+            self.done.truncate(kept);
+            seen = kept;
+            want = 1;
+        }
+        mem::forget(no_way_out);
     }
 }
 
@@ -437,143 +464,17 @@ fn quietly(entry: squeue::Entry) -> squeue::Entry {
 impl Drop for Ring {
     /// After this nothing is under way, so that the files are closed when it returns and not some time later.
     fn drop(&mut self) {
-        let _ = self
-            .uring
-            .submitter()
-            .register_sync_cancel(None, CancelBuilder::any());
-        // Runs what the cancelled operations have left to do, such as letting go of their files.
-        let _ = self.enter(0, None);
-        let _ = self.uring.submitter().unregister_files();
-        if self.uring.submitter().unregister_buf_ring(POOL).is_err() {
+        let submitter = self.uring.submitter();
+        let _ = submitter.register_sync_cancel(None, CancelBuilder::any());
+        // Runs what the cancelled operations have left to do, such as letting go of their files. Submits nothing.
+        let args = SubmitArgs::new();
+        let flags = self.enter_flags | EnterFlags::GETEVENTS.bits();
+        // SAFETY: as in `enter`.
+        let _ = unsafe { submitter.enter(0, 0, flags, Some(&args)) };
+        let _ = submitter.unregister_files();
+        if submitter.unregister_buf_ring(POOL).is_err() {
             // Never seen. The kernel may still write into it, so it is never freed.
-            std::mem::forget(std::mem::replace(&mut self.pool, Pool::none()));
-        }
-    }
-}
-
-/// The slots that bytes are received into. Each is the free end of a buffer: what was received is split off and handed
-/// on as it lies, the rest goes to the kernel again. When the rest is small, the slot gets its memory back if nobody
-/// holds a piece of it any more, and new memory otherwise: so it never runs short for what others hold.
-struct Pool {
-    entries: NonNull<BufRingEntry>,
-    layout: Layout,
-    /// How many entries were ever written; also shared with the kernel.
-    tail: u16,
-    slots: Vec<BytesMut>,
-    /// Slots whose rest is too small.
-    spent: Vec<u16>,
-    renewed: u64,
-}
-
-impl Pool {
-    /// A pool for a ring of so many files, without slots yet. There is room for a slot for every eighth of them: that many
-    /// would have to send within one turn to use them up.
-    fn new(files: usize) -> io::Result<Self> {
-        let entries = (files / 8).clamp(SLOTS_MIN, SLOTS_MAX).next_power_of_two();
-        let layout = Layout::array::<BufRingEntry>(entries).and_then(|layout| layout.align_to(4_096));
-        let layout = layout.map_err(io::Error::other)?;
-        // SAFETY: the layout is not empty.
-        let memory = unsafe { alloc::alloc_zeroed(layout) };
-        let entries = NonNull::new(memory.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self {
-            entries,
-            layout,
-            tail: 0,
-            slots: Vec::new(),
-            spent: Vec::new(),
-            renewed: 0,
-        })
-    }
-
-    fn none() -> Self {
-        Self {
-            entries: NonNull::dangling(),
-            layout: Layout::new::<()>(),
-            tail: 0,
-            slots: Vec::new(),
-            spent: Vec::new(),
-            renewed: 0,
-        }
-    }
-
-    /// Entries of the ring.
-    fn len(&self) -> usize {
-        self.layout.size() / size_of::<BufRingEntry>()
-    }
-
-    /// Gives it `slots` slots in all, as far as there are entries for them.
-    fn grow(&mut self, slots: usize) {
-        while self.slots.len() < slots.min(self.len()) {
-            self.slots.push(BytesMut::with_capacity(SLOT_BYTES));
-            self.provide(self.slots.len() as u16 - 1);
-        }
-        self.publish();
-    }
-
-    /// Writes the entry for a slot: from now on the kernel's.
-    fn provide(&mut self, slot: u16) {
-        let place = self.tail as usize & (self.len() - 1);
-        let free = self.slots[slot as usize].spare_capacity_mut();
-        // SAFETY: the place is within the entries. There are at most as many slots as entries and each is provided once,
-        // so the kernel has used the entry that is overwritten. Only its three fields are written; the tail shares
-        // memory with a fourth one of the first entry.
-        let entry = unsafe { &mut *self.entries.as_ptr().add(place) };
-        entry.set_addr(free.as_mut_ptr() as u64);
-        entry.set_len(free.len() as u32);
-        entry.set_bid(slot);
-        self.tail = self.tail.wrapping_add(1);
-    }
-
-    /// Lets the kernel see the entries that were written.
-    fn publish(&self) {
-        // SAFETY: this is the first of the ring's entries, which are initialised; its tail is aligned and shared with the
-        // kernel only, which reads it.
-        let tail = unsafe { AtomicU16::from_ptr(BufRingEntry::tail(self.entries.as_ptr()).cast_mut()) };
-        tail.store(self.tail, Ordering::Release);
-    }
-
-    /// The first `bytes` of a slot that the kernel has filled.
-    fn take(&mut self, number: u16, bytes: usize) -> BytesMut {
-        let Some(slot) = self.slots.get_mut(number as usize) else {
-            return BytesMut::new();
-        };
-        debug_assert!(slot.is_empty() && bytes <= slot.capacity());
-        let bytes = bytes.min(slot.capacity());
-        // SAFETY: the kernel has written so many bytes to the free space that it was provided with, which is the slot's
-        // from its start, and has said so; it will not touch them again.
-        unsafe { slot.set_len(bytes) };
-        let data = slot.split();
-        if slot.capacity() < REST_BYTES_MIN {
-            self.spent.push(number);
-        } else {
-            self.provide(number);
-            self.publish();
-        }
-        data
-    }
-
-    /// Provides the slots that were spent.
-    fn provide_again(&mut self) {
-        if self.spent.is_empty() {
-            return;
-        }
-        for number in std::mem::take(&mut self.spent) {
-            let slot = &mut self.slots[number as usize];
-            if !slot.try_reclaim(SLOT_BYTES) {
-                *slot = BytesMut::with_capacity(SLOT_BYTES);
-                self.renewed += 1;
-            }
-            self.provide(number);
-        }
-        self.publish();
-    }
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        if self.layout.size() > 0 {
-            // SAFETY: allocated by `new` with this layout, and not registered any more.
-            unsafe { alloc::dealloc(self.entries.as_ptr().cast(), self.layout) };
+            mem::forget(mem::replace(&mut self.pool, Pool::none()));
         }
     }
 }
