@@ -100,9 +100,13 @@ fn held() -> (usize, usize, usize) {
     for entry in std::fs::read_dir("/proc/self/fd").unwrap() {
         let path = entry.unwrap().path();
         descriptors += 1;
-        if std::fs::read_link(&path).is_ok_and(|what| what.ends_with("[io_uring]")) {
+        if std::fs::read_link(&path).is_ok_and(|what| what.as_os_str() == "anon_inode:[io_uring]") {
             let info = std::path::Path::new("/proc/self/fdinfo").join(path.file_name().unwrap());
-            let text = std::fs::read_to_string(info).unwrap();
+            // It says nothing while the ring is in use.
+            let mut text = String::new();
+            while !text.contains("UserFiles:") {
+                text = std::fs::read_to_string(&info).unwrap();
+            }
             let section = |from: &str, to: &str| {
                 let rest = text.split_once(from).map_or("", |(_, rest)| rest);
                 let lines = rest.split_once(to).map_or("", |(lines, _)| lines).lines();
