@@ -33,6 +33,7 @@ mod epoll;
 pub mod http;
 mod input;
 mod io;
+mod line;
 mod listen;
 mod lobby;
 mod mailbox;

@@ -37,6 +37,8 @@ pub(crate) struct Metrics {
     pub(crate) receive_slots: Counter,
     pub(crate) receive_slots_renewed: Counter,
     pub(crate) receive_starved: Counter,
+    pub(crate) deferred_slow: Counter,
+    pub(crate) deferred_idle: Counter,
 }
 
 impl Metrics {
@@ -139,6 +141,10 @@ pub struct Snapshot {
     pub receive_slots_renewed: u64,
     /// Receives that found no slot and were begun again.
     pub receive_starved: u64,
+    /// Shares of a turn that waited in line, because those before took long.
+    pub deferred_slow: u64,
+    /// The same, because the one before was spent on frames that bring nothing forward.
+    pub deferred_idle: u64,
 }
 
 impl Snapshot {
@@ -174,6 +180,8 @@ impl Snapshot {
             receive_slots,
             receive_slots_renewed,
             receive_starved,
+            deferred_slow,
+            deferred_idle,
         } = shard;
         for (sum, counter) in [
             (&mut self.accepted, accepted),
@@ -204,6 +212,8 @@ impl Snapshot {
             (&mut self.receive_slots, receive_slots),
             (&mut self.receive_slots_renewed, receive_slots_renewed),
             (&mut self.receive_starved, receive_starved),
+            (&mut self.deferred_slow, deferred_slow),
+            (&mut self.deferred_idle, deferred_idle),
         ] {
             *sum = sum.wrapping_add(counter.get());
         }

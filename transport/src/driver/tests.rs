@@ -6,6 +6,7 @@ use crate::epoll::Epoll;
 use socket2::SockRef;
 use std::io::{IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -128,7 +129,10 @@ fn a_write_goes_on_where_it_stopped<D: Driver>(mut world: World<D>) {
             world.driver.settle(socket);
             world.driver.keep_unsent_short(socket);
         }
+        // Nobody reads until the socket is full.
+        let (full, is_full) = mpsc::channel();
         let reader = thread::spawn(move || {
+            is_full.recv().unwrap();
             let mut all = vec![0; BYTES];
             client.read_exact(&mut all).unwrap();
             assert!(all == pattern(0, BYTES));
@@ -152,7 +156,9 @@ fn a_write_goes_on_where_it_stopped<D: Driver>(mut world: World<D>) {
             }
             true
         };
-        if !write(&mut world.driver) {
+        let is_all_taken = write(&mut world.driver);
+        full.send(()).unwrap();
+        if !is_all_taken {
             world.until(|driver, ready| {
                 assert!(matches!(ready, Ready::Writable { slot: 3 }), "{ready:?}");
                 write(driver)
