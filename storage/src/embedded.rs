@@ -1,46 +1,47 @@
-//! Both stores on fjall in one folder: the default.
+//! Both stores in one folder: the default. The log is our own ([`crate::segments`]), the control store lies on fjall.
 //!
 //! | Module | Story |
 //! | --- | --- |
 //! | `format` | the folder: lock, version, creation |
+//! | `fjall_control` | the control store |
+//! | `migrate` | from stores of the first format |
 //! | `audit` | what fjall does not notice of damage, or would repair by cutting |
-//! | `synced` | the last commit known to be durable, kept outside the database |
+//! | `synced` | the control store's last commit known to be durable, kept outside the database |
 //! | `tables` | which key holds what |
-//! | `committer` | the one thread that writes |
-//! | `readers` | the two threads that read |
+//! | `committer` | the one thread that writes there |
+//! | `readers` | the two threads that read there |
 
 mod audit;
 mod committer;
+mod fjall_control;
 mod format;
+mod migrate;
 mod readers;
 mod synced;
 mod tables;
 #[cfg(test)]
 mod tests;
 
-use self::committer::{Committer, Request};
-use self::readers::Job;
-use self::synced::Synced;
-use self::tables::{GroupMark, Tables};
+use self::fjall_control::FjallControl;
 use crate::control::{ControlBatch, ControlStore, DirectoryEntry, DirectoryKey, DirectoryKind, Outcome};
-use crate::handoff::{Handoff, Parked};
 use crate::log::{AppendBatch, IndexEntry, LogStore, Record, StreamId};
+use crate::segments::disk::System;
+use crate::segments::{Options, SegmentLog};
 use crate::{Done, RealmId, StoreError};
 use bytes::Bytes;
-use fjall::PersistMode;
-use std::fs::File;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
 
-/// What every report of damage ends with.
+/// What every report of damage in the control store ends with.
 const RESTORE: &str =
     "Restore the folder from a backup, or move it away to start empty; nothing in it was changed";
-/// A commit that takes this long is stuck: the disk does not answer, or fjall waits for background work that died.
-const STUCK: Duration = Duration::from_secs(30);
+/// The control store's folder in the store's.
+const CONTROL: &str = "control";
+/// The log's.
+const LOG: &str = "log";
+/// Room set aside for a segment of the log.
+const SEGMENT_BYTES: u64 = 64 << 20;
 
 /// Why a store could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -73,97 +74,11 @@ pub struct Embedded {
     inner: Arc<Inner>,
 }
 
+/// Closed in this order: the log's list of segments lies in the control store, and the lock is released last.
 struct Inner {
-    shared: Arc<Shared>,
-    committer: Option<JoinHandle<()>>,
-    readers: Vec<JoinHandle<()>>,
-}
-
-/// What the threads see.
-struct Shared {
-    // Closed in this order: the lock is released last.
-    tables: Tables,
-    requests: Handoff<Request, Parked>,
-    requests_closed: AtomicBool,
-    jobs: Handoff<Job, Parked>,
-    jobs_closed: AtomicBool,
-    health: Health,
+    log: SegmentLog,
+    control: Arc<FjallControl>,
     _lock: format::Lock,
-}
-
-/// Whether the last commit succeeded, and whether one is stuck.
-struct Health {
-    good: AtomicBool,
-    /// For good: until the next start nothing is taken.
-    failed: AtomicBool,
-    opened: Instant,
-    /// When the commit under way began, in milliseconds since `opened` and one; 0 if there is none.
-    began_ms: AtomicU64,
-}
-
-impl Health {
-    fn new() -> Self {
-        Self {
-            good: AtomicBool::new(true),
-            failed: AtomicBool::new(false),
-            opened: Instant::now(),
-            began_ms: AtomicU64::new(0),
-        }
-    }
-
-    fn now_ms(&self) -> u64 {
-        self.opened.elapsed().as_millis() as u64 + 1
-    }
-
-    fn begin(&self) {
-        self.began_ms.store(self.now_ms(), Ordering::Relaxed);
-    }
-
-    fn set(&self, good: bool) {
-        self.good.store(good, Ordering::Relaxed);
-        self.began_ms.store(0, Ordering::Relaxed);
-    }
-
-    fn fail(&self) {
-        self.failed.store(true, Ordering::Relaxed);
-    }
-
-    fn get(&self) -> bool {
-        let began_ms = self.began_ms.load(Ordering::Relaxed);
-        let is_stuck = began_ms != 0 && self.now_ms().saturating_sub(began_ms) > STUCK.as_millis() as u64;
-        self.good.load(Ordering::Relaxed) && !is_stuck
-    }
-}
-
-/// Runs somebody else's code on a thread that must not die of it.
-fn guarded(what: &str, run: impl FnOnce()) {
-    if catch_unwind(AssertUnwindSafe(run)).is_err() {
-        tracing::error!("{what} panicked");
-    }
-}
-
-/// Where an answer goes; gives [`StoreError::Unknown`] if nothing else was given, so that every request is answered
-/// once, whatever happens.
-struct Answer<T>(Option<Done<T>>);
-
-impl<T> Answer<T> {
-    fn new(done: Done<T>) -> Self {
-        Self(Some(done))
-    }
-
-    fn give(mut self, result: Result<T, StoreError>) {
-        if let Some(done) = self.0.take() {
-            done(result);
-        }
-    }
-}
-
-impl<T> Drop for Answer<T> {
-    fn drop(&mut self) {
-        if let Some(done) = self.0.take() {
-            guarded("an answer", || done(Err(StoreError::Unknown)));
-        }
-    }
 }
 
 impl Embedded {
@@ -175,200 +90,56 @@ impl Embedded {
     /// # Errors
     /// See [`OpenError`]. Nothing that could not be read is ever deleted or rewritten.
     pub fn open(folder: &Path) -> Result<Self, OpenError> {
-        Self::open_with(folder, committer::RESERVE_BYTES)
+        Self::open_with(folder, committer::RESERVE_BYTES, SEGMENT_BYTES)
     }
 
-    fn open_with(folder: &Path, reserve_bytes: u64) -> Result<Self, OpenError> {
+    fn open_with(folder: &Path, reserve_bytes: u64, segment_bytes: u64) -> Result<Self, OpenError> {
         let entered = format::enter(folder)?;
         let store = entered.format.store;
+        let (control_folder, log_folder) = (folder.join(CONTROL), folder.join(LOG));
         if entered.is_new {
-            Synced::create(folder)?;
-            let tables = open_tables(folder)?;
-            let mut batch = tables.db.batch().durability(Some(PersistMode::SyncAll));
-            let mark = GroupMark {
-                group: 0,
-                store,
-                seqno_min: 0,
-            };
-            batch.insert(&tables.control, tables::GROUP_KEY, mark.encode());
-            batch.commit().map_err(|e| open_failed(folder, &e))?;
-            drop(tables);
+            for folder in [&control_folder, &log_folder] {
+                fs::create_dir(folder).map_err(|e| format::io(folder, e))?;
+            }
+            FjallControl::create(&control_folder, &store)?;
+            SegmentLog::create(&System, &log_folder, &store).map_err(|e| format::io(&log_folder, e))?;
             format::finish(folder, &entered.format)?;
         }
-        let (synced, synced_group) = Synced::open(folder)?;
-        audit::before_open(folder, &store, synced_group)?;
-        let tables = open_tables(folder)?;
-        let group = last_group(folder, &tables, &store, synced_group)?;
-        let folder_file = File::open(folder).map_err(|e| format::io(folder, e))?;
-
-        let shared = Arc::new(Shared {
-            tables,
-            requests: Handoff::new(committer::REQUESTS_MAX, [Parked::default()]),
-            requests_closed: AtomicBool::new(false),
-            jobs: Handoff::new(
-                readers::READS_MAX,
-                std::iter::repeat_n((), readers::READERS).map(|()| Parked::default()),
-            ),
-            jobs_closed: AtomicBool::new(false),
-            health: Health::new(),
-            _lock: entered.lock,
-        });
-        let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
-            thread::Builder::new()
-                .name(name.into())
-                .spawn(run)
-                .map_err(|e| format::io(folder, e))
+        let control = Arc::new(FjallControl::open(&control_folder, &store, reserve_bytes)?);
+        let options = Options {
+            segment_bytes,
+            reserve_bytes,
+            writers: 1,
         };
-        // From here on, dropping `inner` ends the threads that were started.
-        let mut inner = Inner {
-            shared: shared.clone(),
-            committer: None,
-            readers: Vec::new(),
-        };
-        for reader in 0..readers::READERS {
-            let shared = shared.clone();
-            inner.readers.push(spawn(
-                "drover-read",
-                Box::new(move || {
-                    readers::run(&shared.jobs, reader, &shared.tables, || {
-                        shared.jobs_closed.load(Ordering::Acquire)
-                    });
-                }),
-            )?);
-        }
-        inner.committer = Some(spawn(
-            "drover-commit",
-            Box::new(move || {
-                let committer = Committer {
-                    tables: &shared.tables,
-                    health: &shared.health,
-                    group,
-                    store,
-                    synced,
-                    folder: folder_file,
-                    reserve_bytes,
-                    poisoned: false,
-                };
-                committer.run(&shared.requests, || {
-                    shared.requests_closed.load(Ordering::Acquire)
-                });
-            }),
-        )?);
+        let log = SegmentLog::open(Arc::new(System), &log_folder, store, control.clone(), options)?;
         Ok(Self {
-            inner: Arc::new(inner),
+            inner: Arc::new(Inner {
+                log,
+                control,
+                _lock: entered.lock,
+            }),
         })
     }
 
-    /// Whether the last commit succeeded (readiness).
+    /// Whether the last commit succeeded and the next one can (readiness).
     pub fn healthy(&self) -> bool {
-        self.inner.shared.health.get()
+        self.inner.log.healthy() && self.inner.control.healthy()
     }
 
-    /// Whether the store takes nothing more until it is opened again: a write or fjall's background work failed, and
-    /// what was written of it is known only to the next start. A full disk is not of this kind.
+    /// Whether the store takes nothing more until it is opened again: a write, a sync or fjall's background work failed,
+    /// and what was written of it is known only to the next start. A full disk is not of this kind.
     pub fn has_failed(&self) -> bool {
-        self.inner.shared.health.failed.load(Ordering::Relaxed)
-    }
-
-    fn submit(&self, request: Request) {
-        if let Err(request) = self.inner.shared.requests.push(request) {
-            request.refuse();
-        }
-    }
-
-    fn ask<T: 'static>(
-        &self,
-        read: impl FnOnce(&Tables) -> Result<T, StoreError> + Send + 'static,
-        done: Done<T>,
-    ) {
-        if let Err(job) = self.inner.shared.jobs.push(readers::job(read, done)) {
-            job(None);
-        }
-    }
-}
-
-/// Opens the database, whatever fjall makes of it.
-fn open_tables(folder: &Path) -> Result<Tables, OpenError> {
-    let db = folder.join(format::DB);
-    match catch_unwind(|| Tables::open(&db)) {
-        Ok(Ok(tables)) => Ok(tables),
-        Ok(Err(error)) => Err(open_failed(folder, &error)),
-        Err(_) => Err(OpenError::Unusable {
-            file: db,
-            reason: format!("the database can't be read: its contents contradict each other. {RESTORE}"),
-        }),
-    }
-}
-
-fn open_failed(folder: &Path, error: &fjall::Error) -> OpenError {
-    use std::io::ErrorKind::{InvalidData, NotFound, UnexpectedEof};
-    let file = folder.join(format::DB);
-    let io = match error {
-        fjall::Error::Locked => return OpenError::Locked(file),
-        fjall::Error::Io(e) | fjall::Error::Storage(fjall::LsmError::Io(e)) => Some(e),
-        _ => None,
-    };
-    match io {
-        // What fjall could not find or finish reading is missing from its own files.
-        Some(e) if !matches!(e.kind(), NotFound | UnexpectedEof | InvalidData) => {
-            let error = std::io::Error::new(e.kind(), e.to_string());
-            OpenError::Io { file, error }
-        }
-        _ => OpenError::Unusable {
-            file,
-            reason: format!("the database can't be read ({error}). {RESTORE}"),
-        },
-    }
-}
-
-/// The number of the last commit group in the database, which must hold everything that was acknowledged.
-fn last_group(folder: &Path, tables: &Tables, store: &[u8; 16], synced: u64) -> Result<u64, OpenError> {
-    let damaged = |what: String| OpenError::Unusable {
-        file: folder.join(format::DB),
-        reason: format!("{what}. {RESTORE}"),
-    };
-    let value = catch_unwind(AssertUnwindSafe(|| tables.get(tables::GROUP_KEY)))
-        .unwrap_or(Err(StoreError::Damaged))
-        .map_err(|e| damaged(format!("the number of the last commit can't be read ({e})")))?
-        .ok_or_else(|| {
-            damaged("the number of the last commit is missing; a journal (*.jnl) is gone".into())
-        })?;
-    let group = GroupMark::decode(&value, store)
-        .ok_or_else(|| damaged("this is the database of another store than FORMAT says".into()))?
-        .group;
-    if group < synced {
-        return Err(damaged(format!(
-            "commits are missing: {synced} were acknowledged, the last one found is {group}; a journal \
-             (*.jnl) is gone or cut short"
-        )));
-    }
-    Ok(group)
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        let join = |handle: JoinHandle<()>| {
-            // A thread that drops the last clone itself, in an answer, ends on its own.
-            if handle.thread().id() != thread::current().id() && handle.join().is_err() {
-                tracing::error!("a thread of the store panicked");
-            }
-        };
-        self.shared.requests_closed.store(true, Ordering::Release);
-        self.shared.requests.wake_all();
-        self.committer.take().into_iter().for_each(join);
-        self.shared.jobs_closed.store(true, Ordering::Release);
-        self.shared.jobs.wake_all();
-        self.readers.drain(..).for_each(join);
+        self.inner.log.has_failed() || self.inner.control.has_failed()
     }
 }
 
 impl LogStore for Embedded {
     fn append(&self, batch: AppendBatch, done: Done<()>) {
-        self.submit(Request::Append(batch, Answer::new(done)));
+        self.inner.log.append(batch, done);
     }
 
     fn index(&self, stream: StreamId, done: Done<Vec<IndexEntry>>) {
-        self.ask(move |tables| tables.index(stream), done);
+        self.inner.log.index(stream, done);
     }
 
     fn read(
@@ -379,39 +150,36 @@ impl LogStore for Embedded {
         bytes_max: usize,
         done: Done<Vec<Record>>,
     ) {
-        self.ask(
-            move |tables| tables.read(stream, from, records_max, bytes_max),
-            done,
-        );
+        self.inner.log.read(stream, from, records_max, bytes_max, done);
     }
 
     fn read_seqs(&self, stream: StreamId, seqs: Vec<u64>, bytes_max: usize, done: Done<Vec<Record>>) {
-        self.ask(move |tables| tables.read_seqs(stream, &seqs, bytes_max), done);
+        self.inner.log.read_seqs(stream, seqs, bytes_max, done);
     }
 
     fn usage(&self, realm: RealmId, done: Done<u64>) {
-        self.ask(move |tables| tables.usage(&realm), done);
+        self.inner.log.usage(realm, done);
     }
 }
 
 impl ControlStore for Embedded {
     fn load(&self, realm: RealmId, done: Done<Vec<(Vec<u8>, Bytes)>>) {
-        self.ask(move |tables| tables.load(&realm), done);
+        self.inner.control.load(realm, done);
     }
 
     fn get(&self, realm: RealmId, key: Vec<u8>, done: Done<Option<Bytes>>) {
-        self.ask(move |tables| tables.get(&tables::record_key(&realm, &key)), done);
+        self.inner.control.get(realm, key, done);
     }
 
     fn commit(&self, realm: RealmId, batch: ControlBatch, done: Done<Outcome>) {
-        self.submit(Request::Commit(realm, batch, Answer::new(done)));
+        self.inner.control.commit(realm, batch, done);
     }
 
     fn claim(&self, realm: RealmId, keys: Vec<DirectoryKey>, done: Done<Vec<RealmId>>) {
-        self.submit(Request::Claim(realm, keys, Answer::new(done)));
+        self.inner.control.claim(realm, keys, done);
     }
 
     fn directory(&self, kind: DirectoryKind) -> Result<Vec<DirectoryEntry>, StoreError> {
-        self.inner.shared.tables.directory(kind)
+        self.inner.control.directory(kind)
     }
 }

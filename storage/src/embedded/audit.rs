@@ -22,7 +22,7 @@
 //! the disk but a later part did.
 
 use super::format::{DB, io};
-use super::tables::{GROUP_KEY, GroupMark, KEYSPACES};
+use super::tables::{GROUP_KEY, GroupMark};
 use super::{OpenError, RESTORE};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -41,11 +41,16 @@ fn damaged(file: PathBuf, what: impl std::fmt::Display) -> OpenError {
     }
 }
 
-/// Checks the database under the store's folder; cuts off a torn tail that was never acknowledged.
-pub(super) fn before_open(folder: &Path, store: &[u8; 16], synced: u64) -> Result<(), OpenError> {
+/// Checks the database in the folder, which has so many keyspaces; cuts off a torn tail that was never acknowledged.
+pub(super) fn before_open(
+    folder: &Path,
+    store: &[u8; 16],
+    synced: u64,
+    keyspaces: usize,
+) -> Result<(), OpenError> {
     let db = folder.join(DB);
     let mut needed = vec![db.clone(), db.join("version"), db.join("lock")];
-    needed.extend((0..KEYSPACES).map(|n| db.join("keyspaces").join(n.to_string()).join("current")));
+    needed.extend((0..keyspaces).map(|n| db.join("keyspaces").join(n.to_string()).join("current")));
     for path in needed {
         if !path.try_exists().map_err(|e| io(&path, e))? {
             return Err(damaged(path, "this is missing"));

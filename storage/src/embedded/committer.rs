@@ -8,13 +8,13 @@
 //! share a sequence number. The same overlay lets the checks of a request see the writes of those before it.
 
 use super::synced::Synced;
-use super::tables::{self, GroupMark, KEY_BYTES_MAX, LOG_KEY_BYTES, Tables};
-use super::{Answer, Health, guarded};
+use super::tables::{self, GroupMark, KEY_BYTES_MAX, Tables};
+use crate::answer::{Answer, guarded};
 use crate::control::{Check, ControlBatch, DirectoryKey, Outcome};
 use crate::handoff::{Handoff, Parked};
-use crate::log::{AppendBatch, Delete, IndexEntry};
+use crate::health::Health;
 use crate::{RealmId, StoreError};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use fjall::{OwnedWriteBatch, PersistMode};
 use std::collections::HashMap;
 use std::fs::File;
@@ -25,20 +25,12 @@ pub(super) const REQUESTS_MAX: usize = 4096;
 /// A group is closed once it holds this many bytes, so that a burst of large records does not hold up the first one
 /// for its whole length.
 const GROUP_BYTES_MAX: usize = 8 << 20;
-/// Keys and small values of a group are copied together into pieces of this size: two allocations a record less. Also
-/// what a slow subscriber's single record keeps in memory at worst.
-const ARENA_BYTES: usize = 32 * 1024;
-/// Values from here on are kept as they come; smaller ones are copied, because a short record may be a view into a
-/// large receive buffer that would otherwise stay for as long as the memtable does.
-const SHARE_BYTES: usize = 4 * 1024;
 /// fjall needs room of its own for flushes and compactions, and does not recover from not having it. Below this much
 /// free space nothing is taken.
 pub(super) const RESERVE_BYTES: u64 = 256 << 20;
 
 /// What the committer is asked for.
 pub(super) enum Request {
-    /// [`crate::log::LogStore::append`].
-    Append(AppendBatch, Answer<()>),
     /// [`crate::control::ControlStore::commit`].
     Commit(RealmId, ControlBatch, Answer<Outcome>),
     /// [`crate::control::ControlStore::claim`].
@@ -49,7 +41,6 @@ impl Request {
     /// Answers that it was not taken.
     pub(super) fn refuse(self) {
         match self {
-            Self::Append(_, done) => done.give(Err(StoreError::NotCommitted)),
             Self::Commit(_, _, done) => done.give(Err(StoreError::NotCommitted)),
             Self::Claim(_, _, done) => done.give(Err(StoreError::NotCommitted)),
         }
@@ -57,13 +48,8 @@ impl Request {
 
     /// About what it adds to the journal.
     fn bytes(&self) -> usize {
-        const ITEM: usize = LOG_KEY_BYTES + 32;
+        const ITEM: usize = 96;
         match self {
-            Self::Append(batch, _) => {
-                let appends = batch.appends.iter().map(|a| ITEM + a.bytes.len());
-                let deletes = batch.deletes.iter().map(|d| ITEM * d.entries.len());
-                appends.chain(deletes).sum()
-            }
             Self::Commit(_, batch, _) => {
                 let values = batch
                     .writes
@@ -197,7 +183,6 @@ impl Committer<'_> {
 struct Group<'a> {
     tables: &'a Tables,
     batch: OwnedWriteBatch,
-    arena: BytesMut,
     /// The control keyspace as it will be: keys written so far.
     overlay: HashMap<Vec<u8>, Option<Bytes>>,
 }
@@ -215,18 +200,12 @@ impl<'a> Group<'a> {
         Self {
             tables,
             batch,
-            arena: BytesMut::new(),
             overlay: HashMap::new(),
         }
     }
 
     fn decide(&mut self, request: Request) -> Decided {
         match request {
-            Request::Append(batch, done) => {
-                let wrote = !(batch.appends.is_empty() && batch.deletes.is_empty() && batch.usage.is_empty());
-                let result = self.append(batch);
-                Decided::new(wrote && result.is_ok(), result, done)
-            }
             Request::Commit(realm, batch, done) => {
                 let result = self.control(&realm, batch);
                 Decided::new(result == Ok(Outcome::Applied), result, done)
@@ -236,46 +215,6 @@ impl<'a> Group<'a> {
                 Decided::new(wrote, result, done)
             }
         }
-    }
-
-    fn append(&mut self, batch: AppendBatch) -> Result<(), StoreError> {
-        let fits = |realm: &RealmId| tables::usage_key(realm).len() <= KEY_BYTES_MAX;
-        if batch
-            .appends
-            .iter()
-            .any(|a| u32::try_from(a.bytes.len()).is_err())
-            || !batch.usage.iter().all(|(realm, _)| fits(realm))
-        {
-            return Err(StoreError::NotCommitted);
-        }
-        for append in batch.appends {
-            let entry = IndexEntry {
-                seq: append.seq,
-                id: append.id,
-                bytes: append.bytes.len() as u32,
-                budget_bytes: append.budget_bytes,
-            };
-            let key = self.keep(&tables::log_key(append.stream, &entry));
-            let value = if append.bytes.len() < SHARE_BYTES {
-                self.keep(&append.bytes)
-            } else {
-                append.bytes
-            };
-            self.batch.insert(&self.tables.log, key, value);
-        }
-        for Delete { stream, entries } in batch.deletes {
-            for entry in &entries {
-                let key = self.keep(&tables::log_key(stream, entry));
-                self.batch.remove(&self.tables.log, key);
-            }
-        }
-        for (realm, bytes) in batch.usage {
-            self.overlay.insert(
-                tables::usage_key(&realm),
-                Some(Bytes::copy_from_slice(&bytes.to_be_bytes())),
-            );
-        }
-        Ok(())
     }
 
     fn control(&mut self, realm: &RealmId, batch: ControlBatch) -> Result<Outcome, StoreError> {
@@ -348,14 +287,6 @@ impl<'a> Group<'a> {
                 catch_unwind(AssertUnwindSafe(|| self.tables.get(key))).unwrap_or(Err(StoreError::Damaged))
             }
         }
-    }
-
-    fn keep(&mut self, bytes: &[u8]) -> Bytes {
-        if self.arena.capacity() < bytes.len() {
-            self.arena = BytesMut::with_capacity(ARENA_BYTES.max(bytes.len()));
-        }
-        self.arena.extend_from_slice(bytes);
-        self.arena.split().freeze()
     }
 
     /// The batch, if there is anything to write.

@@ -3,9 +3,10 @@
 use super::*;
 use crate::contract::{realm, record, stream, wait};
 use crate::control::Write;
-use crate::log::{Delete, IndexEntry, StreamKind};
+use crate::log::StreamKind;
 use std::collections::BTreeMap;
-use std::fs;
+use std::thread;
+use std::time::Duration;
 
 const GROUPS: u8 = 3;
 const RECORDS: u64 = 40;
@@ -25,9 +26,13 @@ fn append(store: &Embedded, group: u8, seq: u64, length: usize) -> Result<(), St
 }
 
 fn put(store: &Embedded, key: &str) -> Result<Outcome, StoreError> {
+    put_bytes(store, key, 5)
+}
+
+fn put_bytes(store: &Embedded, key: &str, bytes: usize) -> Result<Outcome, StoreError> {
     let writes = vec![Write {
         key: key.into(),
-        value: Some(Bytes::from_static(b"value")),
+        value: Some(record(stream(StreamKind::Envelopes, 9), 1, bytes).bytes),
     }];
     let batch = ControlBatch {
         checks: vec![],
@@ -40,10 +45,9 @@ fn put(store: &Embedded, key: &str) -> Result<Outcome, StoreError> {
 fn fill(store: &Embedded) {
     for seq in 0..RECORDS {
         for group in 0..GROUPS {
-            // Some in blob files.
             append(store, group, seq, if seq % 10 == 0 { 9_000 } else { 300 }).expect("appends");
         }
-        put(store, &seq.to_string()).expect("commits");
+        put_bytes(store, &seq.to_string(), 700).expect("commits");
     }
 }
 
@@ -100,13 +104,13 @@ fn refused(folder: &Path) -> Option<(PathBuf, String)> {
     }
 }
 
-/// A closed store with everything in its one journal; the journal and the length of what is used of it.
+/// A closed store; the control store's one journal and the length of what is used of it.
 fn in_journal() -> (tempfile::TempDir, PathBuf, usize) {
     let folder = tempfile::tempdir().expect("temporary folder");
     fill(&Embedded::open(folder.path()).expect("opens"));
     // Opening cuts off what was preallocated: a test then copies kilobytes instead of 64 MiB.
     drop(Embedded::open(folder.path()).expect("opens"));
-    let journal = folder.path().join("db/0.jnl");
+    let journal = folder.path().join("control/db/0.jnl");
     let length = fs::metadata(&journal).expect("there").len() as usize;
     assert!(length < 1 << 20);
     (folder, journal, length)
@@ -165,7 +169,7 @@ fn a_torn_commit_that_was_never_acknowledged_is_cut_off() {
     let expected = everything(&Embedded::open(folder.path()).expect("opens"));
     {
         let store = Embedded::open(folder.path()).expect("opens");
-        append(&store, 0, RECORDS, 5_000).expect("appends");
+        put_bytes(&store, "more", 5_000).expect("commits");
     }
     let whole = fs::read(&journal).expect("readable");
     // As if the crash had come before SYNCED was written; the commit arrived in part.
@@ -185,7 +189,7 @@ fn a_torn_commit_that_was_never_acknowledged_is_cut_off() {
         fs::write(&journal, &bytes).expect("writable");
         let store = Embedded::open(folder.path()).expect("opens");
         assert_eq!(everything(&store), expected, "case {case}");
-        append(&store, 0, RECORDS, 100).expect("appends");
+        put(&store, "other").expect("commits");
     }
     // Whole but not acknowledged: kept.
     put_back(folder.path(), &before);
@@ -200,8 +204,7 @@ fn damage_in_tables_is_noticed_at_opening_or_reading() {
     let expected = {
         let store = Embedded::open(folder.path()).expect("opens");
         fill(&store);
-        let tables = &store.inner.shared.tables;
-        tables.log.rotate_memtable_and_wait().expect("flushes");
+        let tables = store.inner.control.tables();
         tables.control.rotate_memtable_and_wait().expect("flushes");
         everything(&store).expect("reads")
     };
@@ -210,7 +213,7 @@ fn damage_in_tables_is_noticed_at_opening_or_reading() {
     let before = files(folder.path());
     let inside: Vec<_> = before
         .keys()
-        .filter(|p| p.starts_with(folder.path().join("db/keyspaces")))
+        .filter(|p| p.starts_with(folder.path().join("control/db/keyspaces")))
         .collect();
     let (mut at_open, mut at_read, mut harmless) = (0, 0, Vec::new());
     for path in &inside {
@@ -261,7 +264,7 @@ fn damage_in_tables_is_noticed_at_opening_or_reading() {
 fn a_disk_that_is_nearly_full_takes_nothing_and_says_so() {
     let folder = tempfile::tempdir().expect("temporary folder");
     {
-        let store = Embedded::open_with(folder.path(), u64::MAX).expect("opens");
+        let store = Embedded::open_with(folder.path(), u64::MAX, SEGMENT_BYTES).expect("opens");
         assert!(store.healthy());
         assert_eq!(append(&store, 0, 1, 10), Err(StoreError::NotCommitted));
         assert_eq!(put(&store, "x"), Err(StoreError::NotCommitted));
@@ -290,7 +293,7 @@ fn a_full_queue_refuses() {
     );
     begun.recv().expect("begins");
     let (sender, answers) = std::sync::mpsc::channel();
-    for _ in 0..committer::REQUESTS_MAX + 10 {
+    for _ in 0..crate::segments::REQUESTS_MAX + 10 {
         let sender = sender.clone();
         store.append(
             AppendBatch::default(),
@@ -337,56 +340,4 @@ fn an_answer_that_panics_or_closes_the_store_does_no_harm() {
         }
     }
     panic!("stays locked");
-}
-
-#[test]
-fn a_deletion_in_parts_cut_off_anywhere_leaves_records_and_usage_in_step() {
-    let mine = stream(StreamKind::Envelopes, 0);
-    let index = |store: &Embedded| wait(|done| store.index(mine, done)).expect("reads");
-    let held = |entries: &[IndexEntry]| entries.iter().map(|e| u64::from(e.budget_bytes)).sum::<u64>();
-    let change = |store: &Embedded, appends: Vec<_>, entries: Vec<_>, usage| {
-        let deletes = vec![Delete {
-            stream: mine,
-            entries,
-        }];
-        let batch = AppendBatch {
-            appends,
-            deletes,
-            usage: vec![(realm("ws:a"), usage)],
-        };
-        wait(|done| store.append(batch, done)).expect("commits");
-    };
-    let (folder, journal, length) = in_journal();
-    {
-        let store = Embedded::open(folder.path()).expect("opens");
-        change(&store, Vec::new(), Vec::new(), held(&index(&store)));
-    }
-    drop(Embedded::open(folder.path()).expect("opens"));
-    let before = files(folder.path());
-    let mut ends = Vec::new();
-    {
-        let store = Embedded::open(folder.path()).expect("opens");
-        for part in 0..4 {
-            let gone = index(&store)[..10].to_vec();
-            let more = record(mine, RECORDS + part, 300);
-            let usage = held(&index(&store)) - held(&gone) + u64::from(more.budget_bytes);
-            change(&store, vec![more], gone, usage);
-            ends.push(index(&store));
-        }
-    }
-    let whole = fs::read(&journal).expect("readable");
-    let begin = before[&journal].len();
-    assert!(begin >= length);
-    let mut seen = Vec::new();
-    for cut in (begin..=whole.len()).step_by(97).chain([whole.len()]) {
-        put_back(folder.path(), &before);
-        fs::write(&journal, &whole[..cut]).expect("writable");
-        let store = Embedded::open(folder.path()).expect("opens");
-        let found = index(&store);
-        let usage = wait(|done| store.usage(realm("ws:a"), done));
-        assert_eq!(usage, Ok(held(&found)), "cut at {cut}");
-        seen.push(found);
-    }
-    seen.dedup();
-    assert_eq!(seen[1..], ends, "each part whole, one after the other");
 }

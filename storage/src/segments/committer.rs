@@ -1,0 +1,234 @@
+//! The thread that writes, one for each writer: everything that arrived while the last sync ran becomes one commit, with
+//! one write and one sync.
+//!
+//! What is asked for does not become visible before it is durable, and nothing of a commit is begun before the one
+//! before it is durable: so at most the last commit of a segment can be torn.
+
+use super::disk::DiskFile;
+use super::format::{COMMIT_OVERHEAD, Encoder, SEGMENT_HEAD, batch_bytes};
+use super::index::Of;
+use super::keeper::Chore;
+use super::view::Hot;
+use super::{Core, Request};
+use crate::StoreError;
+use crate::answer::{Answer, guarded};
+use crate::log::AppendBatch;
+use std::io;
+use std::sync::Arc;
+
+/// A commit is closed once it holds this many bytes, so that a burst of large records does not hold up the first one for
+/// its whole length.
+const COMMIT_BYTES_MAX: usize = 8 << 20;
+/// Larger batches are refused: everything in a segment lies below 4 GiB.
+const BATCH_BYTES_MAX: usize = 1 << 30;
+/// Records a segment holds at most, so that small ones don't fill the memory with their index.
+const ENTRIES_MAX: usize = 1 << 19;
+/// Segments that wait for their index. Beyond that the disk does not keep up, and nothing is taken.
+const HOT_MAX: usize = 8;
+
+/// A segment that is being written.
+pub(super) struct Open {
+    pub(super) of: Of,
+    pub(super) file: Arc<dyn DiskFile>,
+    /// Bytes set aside for it.
+    pub(super) room: u64,
+    pub(super) entries: usize,
+}
+
+/// The committer's own.
+pub(super) struct Committer {
+    pub(super) core: Arc<Core>,
+    pub(super) writer: usize,
+    pub(super) open: Option<Open>,
+    /// A write or a sync failed: what is in the segment is not known, and stays so until the next start.
+    pub(super) poisoned: bool,
+    pub(super) encoder: Encoder,
+}
+
+impl Committer {
+    /// The thread's life.
+    pub(super) fn run(mut self) {
+        let core = self.core.clone();
+        let queue = &core.writers[self.writer];
+        queue.requests.waker(0).register();
+        while let Some(first) = queue.requests.pop_wait(0, || core.closed()) {
+            let mut bytes = first.bytes;
+            let mut taken = vec![first];
+            while bytes < COMMIT_BYTES_MAX
+                && let Some(next) = queue.requests.pop()
+            {
+                bytes += next.bytes;
+                taken.push(next);
+            }
+            self.commit(taken);
+            queue.release(bytes);
+        }
+        self.close();
+    }
+
+    fn commit(&mut self, requests: Vec<Request>) {
+        let (mut batches, mut answers) = (
+            Vec::with_capacity(requests.len()),
+            Vec::with_capacity(requests.len()),
+        );
+        for Request { batch, done, bytes } in requests {
+            if self.poisoned || bytes > BATCH_BYTES_MAX {
+                guarded("an answer to a commit", || {
+                    done.give(Err(StoreError::NotCommitted))
+                });
+                continue;
+            }
+            batches.push(batch);
+            answers.push(done);
+        }
+        if answers.is_empty() {
+            return;
+        }
+        let result = match batches.iter().all(is_empty) {
+            true => Ok(()),
+            false => {
+                self.core.health.begin();
+                let result = self.write(&batches);
+                self.core.health.set(result.is_ok());
+                result
+            }
+        };
+        drop(batches);
+        for done in answers {
+            guarded("an answer to a commit", || done.give(result));
+        }
+    }
+
+    fn write(&mut self, batches: &[AppendBatch]) -> Result<(), StoreError> {
+        let core = self.core.clone();
+        let bytes = COMMIT_OVERHEAD + batches.iter().map(batch_bytes).sum::<usize>();
+        if let Err(error) = self.make_room(bytes as u64) {
+            core.note_refusal(&error);
+            return Err(StoreError::NotCommitted);
+        }
+        let Some(open) = &mut self.open else {
+            return Err(StoreError::NotCommitted);
+        };
+        let (at, number) = (open.of.length, open.of.number);
+        // A number is used once, even by a commit that fails.
+        let lsn = core.next_lsn();
+        let batches: Vec<&AppendBatch> = batches.iter().collect();
+        let contents = self.encoder.encode(&batches, Vec::new(), open.of.salt, lsn, at);
+        let length = at + self.encoder.bytes.len() as u64;
+        let written = open
+            .file
+            .write_at(&self.encoder.bytes, at)
+            .and_then(|()| open.file.sync());
+        if let Err(error) = written {
+            return Err(self.failed(&error));
+        }
+        open.of.length = length;
+        open.entries += contents.entries.len();
+        core.view.write().add(number, length, &contents);
+        if self.encoder.bytes.capacity() > 2 * COMMIT_BYTES_MAX {
+            self.encoder = Encoder::default();
+        }
+        if let Err(error) = core.synced.advance(self.writer, lsn) {
+            tracing::error!(%error, "writing SYNCED failed; the log takes nothing more until restarted");
+            self.poison();
+            return Err(StoreError::Unknown);
+        }
+        if !contents.deletes.is_empty() {
+            core.keeper.want(Chore::Count);
+        }
+        Ok(())
+    }
+
+    /// What a failed write or sync leaves behind.
+    fn failed(&mut self, error: &io::Error) -> StoreError {
+        if is_full(error)
+            && let Some(open) = self.open.take()
+        {
+            // Everything before this commit is durable. If it can be cut off for good, nothing happened.
+            let cut = open
+                .file
+                .set_length(open.of.length)
+                .and_then(|()| open.file.sync());
+            if cut.is_ok() {
+                self.core.note_refusal(error);
+                self.core.keeper.want(Chore::Seal(open.of.number));
+                return StoreError::NotCommitted;
+            }
+        }
+        tracing::error!(%error, "a commit failed; the log takes nothing more until restarted");
+        self.poison();
+        StoreError::Unknown
+    }
+
+    fn poison(&mut self) {
+        self.poisoned = true;
+        self.core.health.fail();
+    }
+
+    /// Sees to it that there is a segment with room for so many bytes.
+    fn make_room(&mut self, bytes: u64) -> io::Result<()> {
+        let core = self.core.clone();
+        core.check_room()?;
+        let fits = |open: &Open| open.of.length + bytes <= open.room && open.entries < ENTRIES_MAX;
+        if !self.open.as_ref().is_some_and(fits) {
+            if core.view.read().hot.len() >= HOT_MAX {
+                return Err(io::Error::other("sealing segments does not keep up"));
+            }
+            let wanted = (SEGMENT_HEAD as u64 + bytes).max(core.options.segment_bytes);
+            let new = match core
+                .keeper
+                .take_spare(self.writer)
+                .filter(|spare| wanted <= spare.room)
+            {
+                Some(spare) => spare,
+                None => core.create(self.writer, wanted)?,
+            };
+            core.view.write().hot.push(Hot {
+                of: new.of,
+                writer: self.writer,
+                file: new.file.clone(),
+                held: Arc::default(),
+            });
+            if let Some(old) = self.open.replace(new) {
+                core.keeper.want(Chore::Seal(old.of.number));
+            }
+        }
+        if self
+            .open
+            .as_ref()
+            .is_some_and(|open| open.of.length + bytes > open.room / 2)
+        {
+            core.keeper.want(Chore::Spare(self.writer));
+        }
+        Ok(())
+    }
+
+    /// A clean end: what was set aside is given back.
+    fn close(&mut self) {
+        if let Some(open) = self.open.take()
+            && !self.poisoned
+            && let Err(error) = open
+                .file
+                .set_length(open.of.length)
+                .and_then(|()| open.file.sync())
+        {
+            tracing::warn!(%error, "a segment could not be cut to what it holds");
+        }
+        self.core.synced.close();
+    }
+}
+
+fn is_empty(batch: &AppendBatch) -> bool {
+    batch.appends.is_empty() && batch.deletes.is_empty() && batch.usage.is_empty()
+}
+
+/// The disk has no room, which may pass.
+fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), FileTooLarge | QuotaExceeded | StorageFull)
+}
+
+/// Nothing of an append that was not taken.
+pub(super) fn refuse(done: Answer<()>) {
+    done.give(Err(StoreError::NotCommitted));
+}
