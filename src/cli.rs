@@ -3,7 +3,7 @@
 
 use crate::config::{self, Config, ConfigError, Environment, Key};
 use crate::inspect::{NO_SUCH, Question};
-use crate::{demo, operator_key, private_client, serve, workspace};
+use crate::{demo, operator_key, private_client, serve, store_check, workspace};
 use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 use drover_storage::StoreError;
 use drover_storage::embedded::OpenError;
@@ -98,6 +98,13 @@ enum Command {
     Healthcheck,
     /// Print the readiness document of the running relay: exit code 0 if it is ready, else 1
     Status,
+    /// Look at every byte of a stopped store's log: exit code 0 if it is intact, 78 if not
+    Verify,
+    /// Save what is intact of a stopped store into a new one
+    Repair {
+        /// The new store's folder, which is made
+        folder: PathBuf,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -181,6 +188,8 @@ fn run(args: &[OsString], environment: &Environment, out: &mut dyn Write) -> Res
         }
         Command::Healthcheck => healthcheck(&config),
         Command::Status => status(&config, out),
+        Command::Verify => store_check::verify(&config, out),
+        Command::Repair { folder } => store_check::repair(&config, &folder, out),
     }
 }
 

@@ -34,6 +34,7 @@ mod private_client;
 mod ringer;
 mod running;
 mod serve;
+mod store_check;
 mod workspace;
 
 use mimalloc::MiMalloc;

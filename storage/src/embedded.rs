@@ -26,7 +26,9 @@ use self::fjall_control::FjallControl;
 use crate::control::{ControlBatch, ControlStore, DirectoryEntry, DirectoryKey, DirectoryKind, Outcome};
 use crate::log::{AppendBatch, IndexEntry, LogStore, Record, StreamId};
 use crate::segments::disk::System;
-use crate::segments::{Options, SegmentLog};
+use crate::segments::import::import;
+use crate::segments::verify::{self, Salvage};
+use crate::segments::{self, Options, SegmentLog};
 use crate::{Done, RealmId, StoreError};
 use bytes::Bytes;
 use std::fs;
@@ -67,6 +69,39 @@ pub enum OpenError {
     },
 }
 
+/// Something that is not as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// Where.
+    pub file: PathBuf,
+    /// From which byte on.
+    pub offset: u64,
+    /// What is wrong.
+    pub what: String,
+}
+
+/// What looking at every byte of a store found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// Segments of the log that were read.
+    pub segments: u64,
+    /// Records in them.
+    pub records: u64,
+    /// Bytes in them.
+    pub bytes: u64,
+    /// What is wrong; nothing, one hopes.
+    pub damage: Vec<Damage>,
+}
+
+/// What was saved of a damaged store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Saved {
+    /// Records of the log.
+    pub records: u64,
+    /// Commits of the log that were damaged, wholly or in part.
+    pub damaged_commits: u64,
+}
+
 /// The embedded store. Cheap to clone; the last clone closes it: what was handed over is finished and answered, then
 /// the threads end. To be closed outside of an answer: there, the threads can't be waited for.
 #[derive(Clone)]
@@ -98,11 +133,7 @@ impl Embedded {
         let store = entered.format.store;
         let (control_folder, log_folder) = (folder.join(CONTROL), folder.join(LOG));
         if entered.is_new {
-            for folder in [&control_folder, &log_folder] {
-                fs::create_dir(folder).map_err(|e| format::io(folder, e))?;
-            }
-            FjallControl::create(&control_folder, &store)?;
-            SegmentLog::create(&System, &log_folder, &store).map_err(|e| format::io(&log_folder, e))?;
+            create_parts(folder, &store)?;
             format::finish(folder, &entered.format)?;
         }
         let control = Arc::new(FjallControl::open(&control_folder, &store, reserve_bytes)?);
@@ -121,6 +152,67 @@ impl Embedded {
         })
     }
 
+    /// Looks at every byte of the log of a store that is closed. The control store is looked at as far as opening it
+    /// does.
+    ///
+    /// # Errors
+    /// As [`Embedded::open`]; a store of an earlier format is refused.
+    pub fn verify(folder: &Path) -> Result<Findings, OpenError> {
+        let entered = format::enter_existing(folder)?;
+        let store = entered.format.store;
+        let control = FjallControl::open(&folder.join(CONTROL), &store, committer::RESERVE_BYTES)?;
+        Ok(verify::verify(&System, &folder.join(LOG), &control, &store))
+    }
+
+    /// Makes a new store in `to` of what is intact in a closed one, which is left as it is. What realms hold is counted
+    /// anew.
+    ///
+    /// # Errors
+    /// As [`Embedded::open`], of either folder; `to` must be missing or empty, and the control store must be intact.
+    pub fn repair(from: &Path, to: &Path) -> Result<Saved, OpenError> {
+        let entered = format::enter_existing(from)?;
+        let store = entered.format.store;
+        let control = FjallControl::open(&from.join(CONTROL), &store, committer::RESERVE_BYTES)?;
+        let disk = Arc::new(System);
+        let salvage = Salvage::find(disk.clone(), &from.join(LOG), &control, &store)?;
+        let new = format::enter(to)?;
+        if !new.is_new {
+            return Err(OpenError::Unusable {
+                file: to.into(),
+                reason: "there is a store in this folder already; name one that is missing or empty".into(),
+            });
+        }
+        let new_store = new.format.store;
+        create_parts(to, &new_store)?;
+        let (control_folder, log_folder) = (to.join(CONTROL), to.join(LOG));
+        {
+            let new = FjallControl::open(&control_folder, &new_store, committer::RESERVE_BYTES)?;
+            let unsaid = |_| {};
+            import(
+                disk,
+                &log_folder,
+                new_store,
+                &new,
+                SEGMENT_BYTES,
+                &salvage,
+                unsaid,
+            )?;
+        }
+        {
+            let new = fjall_control::open_tables(&control_folder)?;
+            let own = RealmId(segments::PARTITION.into());
+            migrate::copy_records(control.tables(), &new, Some(&own)).map_err(|e| OpenError::Io {
+                file: from.join(CONTROL),
+                error: std::io::Error::other(e),
+            })?;
+        }
+        format::finish(to, &new.format)?;
+        Ok(Saved {
+            records: salvage.records,
+            damaged_commits: salvage.lost,
+        })
+    }
+
     /// Whether the last commit succeeded and the next one can (readiness).
     pub fn healthy(&self) -> bool {
         self.inner.log.healthy() && self.inner.control.healthy()
@@ -131,6 +223,16 @@ impl Embedded {
     pub fn has_failed(&self) -> bool {
         self.inner.log.has_failed() || self.inner.control.has_failed()
     }
+}
+
+/// Makes both parts of a new store, empty.
+fn create_parts(folder: &Path, store: &[u8; 16]) -> Result<(), OpenError> {
+    let (control, log) = (folder.join(CONTROL), folder.join(LOG));
+    for folder in [&control, &log] {
+        fs::create_dir(folder).map_err(|e| format::io(folder, e))?;
+    }
+    FjallControl::create(&control, store)?;
+    SegmentLog::create(&System, &log, store).map_err(|e| format::io(&log, e))
 }
 
 impl LogStore for Embedded {

@@ -16,10 +16,13 @@
 //! | `committer` | the threads that write |
 //! | `find` | reading |
 //! | `keeper` | sealing, and what else nobody waits for |
+//! | `compact` | getting the room of deleted records back |
 //! | `rewrite` | making segments of what others hold |
+//! | `verify` | looking at every byte, and saving what is intact |
 //! | `import` | filling a log from another store |
 
 mod committer;
+mod compact;
 pub(crate) mod disk;
 mod find;
 mod format;
@@ -31,6 +34,9 @@ mod ranges;
 mod recover;
 mod rewrite;
 mod synced;
+#[cfg(test)]
+mod tests;
+pub(crate) mod verify;
 mod view;
 
 use self::committer::{Committer, Open};
@@ -39,6 +45,7 @@ use self::find::Finder;
 use self::format::{Encoder, Kind, SEGMENT_HEAD, SegmentHead, batch_bytes};
 use self::index::Of;
 use self::keeper::{Chore, Keeper};
+pub(crate) use self::list::PARTITION;
 use self::synced::Synced;
 use self::view::Files;
 use crate::answer::{Answer, guarded};

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use drover_storage::Done;
 use drover_storage::contract::{realm, record, stream, wait};
-use drover_storage::control::{ControlBatch, ControlStore, DirectoryKind, Outcome, Write};
+use drover_storage::control::{ControlBatch, ControlStore, DirectoryKey, DirectoryKind, Outcome, Write};
 use drover_storage::embedded::{Embedded, OpenError};
 use drover_storage::log::{AppendBatch, LogStore, StreamKind};
 use std::fs;
@@ -352,4 +352,61 @@ fn a_damaged_store_of_the_first_format_is_refused_and_left_alone() {
     assert_eq!(fs::read(&journal).expect("readable"), bytes);
     fs::write(&journal, &good).expect("writable");
     check_migrated(&Embedded::open(folder.path()).expect("migrates"));
+}
+
+#[test]
+fn damage_is_found_by_verification_and_the_rest_is_saved() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let mine = stream(StreamKind::Envelopes, 0);
+    {
+        let store = Embedded::open(folder.path()).expect("opens");
+        for seq in 1..=20 {
+            let batch = AppendBatch {
+                appends: vec![record(mine, seq, 500)],
+                usage: vec![(realm("ws:a"), seq * 493)],
+                ..AppendBatch::default()
+            };
+            wait(|done| store.append(batch, done)).expect("appends");
+        }
+        let group = DirectoryKey {
+            kind: DirectoryKind::Group,
+            name: mine.group.as_bytes().to_vec(),
+        };
+        wait(|done| store.claim(realm("ws:a"), vec![group], done)).expect("claims");
+        assert!(matches!(
+            Embedded::verify(folder.path()),
+            Err(OpenError::Locked(_))
+        ));
+    }
+    let findings = Embedded::verify(folder.path()).expect("verifies");
+    assert_eq!((findings.records, findings.damage.len()), (20, 0));
+
+    let segment = folder.path().join("log").join(format!("{:016x}.seg", 1));
+    let mut bytes = fs::read(&segment).expect("readable");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&segment, &bytes).expect("writable");
+    let findings = Embedded::verify(folder.path()).expect("verifies");
+    assert_eq!(findings.damage.len(), 1);
+    let damage = &findings.damage[0];
+    assert!(damage.file == segment && damage.offset <= middle as u64 && damage.offset + 1000 > middle as u64);
+    let (file, reason) = unusable(folder.path());
+    assert!(
+        file.ends_with(".seg") && reason.contains("drover repair"),
+        "{reason}"
+    );
+
+    let new = folder.path().join("new");
+    let saved = Embedded::repair(folder.path(), &new).expect("repairs");
+    assert_eq!((saved.records, saved.damaged_commits), (19, 1));
+    assert_eq!(
+        fs::read(&segment).expect("readable"),
+        bytes,
+        "the old store is left as it is"
+    );
+    let store = Embedded::open(&new).expect("opens");
+    let records = wait(|done| store.read(mine, 0, usize::MAX, usize::MAX, done)).expect("reads");
+    assert_eq!(records.len(), 19);
+    assert_eq!(wait(|done| store.usage(realm("ws:a"), done)), Ok(19 * 493));
+    assert_eq!(store.directory(DirectoryKind::Group).expect("lists").len(), 1);
 }

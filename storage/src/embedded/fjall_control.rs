@@ -123,8 +123,7 @@ impl FjallControl {
         self.shared.health.has_failed()
     }
 
-    /// For tests that look inside.
-    #[cfg(test)]
+    /// The database itself.
     pub(super) fn tables(&self) -> &Tables {
         &self.shared.tables
     }

@@ -87,6 +87,45 @@ pub(super) fn sync_folder(folder: &Path) -> Result<(), OpenError> {
         .map_err(|e| io(folder, e))
 }
 
+/// Locks a folder that is a store of this version, and changes nothing.
+pub(super) fn enter_existing(folder: &Path) -> Result<Folder, OpenError> {
+    let path = folder.join(FORMAT);
+    if !exists(&path)? {
+        return Err(unusable(folder, "there is no store in this folder"));
+    }
+    let lock = lock(folder)?;
+    let format = read(&path)?;
+    if format.version < VERSION {
+        return Err(unusable(
+            path,
+            format!(
+                "this store has format {}; start drover once to bring it to format {VERSION}",
+                format.version
+            ),
+        ));
+    }
+    Ok(Folder {
+        format,
+        is_new: false,
+        lock,
+    })
+}
+
+fn lock(folder: &Path) -> Result<Lock, OpenError> {
+    let path = folder.join(LOCK);
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(|e| io(&path, e))?;
+    match file.try_lock() {
+        Ok(()) => Ok(Lock(file)),
+        Err(TryLockError::WouldBlock) => Err(OpenError::Locked(folder.into())),
+        Err(TryLockError::Error(e)) => Err(io(&path, e)),
+    }
+}
+
 /// Locks the folder and reads its format; a missing or empty one is prepared for a new store. One that is neither is
 /// refused and left as it is.
 pub(super) fn enter(folder: &Path) -> Result<Folder, OpenError> {
@@ -99,18 +138,7 @@ pub(super) fn enter(folder: &Path) -> Result<Folder, OpenError> {
     if !is_store(folder)? {
         refuse_strangers(folder)?;
     }
-    let lock_path = folder.join(LOCK);
-    let lock = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&lock_path)
-        .map_err(|e| io(&lock_path, e))?;
-    let lock = match lock.try_lock() {
-        Ok(()) => Lock(lock),
-        Err(TryLockError::WouldBlock) => return Err(OpenError::Locked(folder.into())),
-        Err(TryLockError::Error(e)) => return Err(io(&lock_path, e)),
-    };
+    let lock = lock(folder)?;
     // Only now is it certain that nobody else is making a store here.
     let format_path = folder.join(FORMAT);
     if exists(&format_path)? {

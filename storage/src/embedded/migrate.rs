@@ -8,9 +8,8 @@ use super::fjall_control::{FjallControl, last_group, open_tables};
 use super::format::{self, Format, io};
 use super::synced::Synced;
 use super::tables::{self, Tables};
-use super::{CONTROL, LOG, OpenError, RESTORE, SEGMENT_BYTES, audit, committer};
+use super::{CONTROL, LOG, OpenError, RESTORE, SEGMENT_BYTES, audit, committer, create_parts};
 use crate::log::{Append, StreamId, StreamKind};
-use crate::segments::SegmentLog;
 use crate::segments::disk::System;
 use crate::segments::import::{Origin, import};
 use crate::{RealmId, StoreError};
@@ -139,10 +138,8 @@ pub(super) fn to_2(folder: &Path, format: &Format) -> Result<(), OpenError> {
     if !mark.try_exists().map_err(|e| io(&mark, e))? {
         for part in [&control_folder, &log_folder] {
             format::remove_folder(part)?;
-            fs::create_dir(part).map_err(|e| io(part, e))?;
         }
-        FjallControl::create(&control_folder, &store)?;
-        SegmentLog::create(&System, &log_folder, &store).map_err(|e| io(&log_folder, e))?;
+        create_parts(folder, &store)?;
         File::create(&mark)
             .and_then(|f| f.sync_all())
             .map_err(|e| io(&mark, e))?;
@@ -170,23 +167,32 @@ pub(super) fn to_2(folder: &Path, format: &Format) -> Result<(), OpenError> {
 
 /// What the old database holds beside the log. Copied whole each time: nothing changes it meanwhile.
 fn copy_control(old: &Old<'_>, folder: &Path) -> Result<(), OpenError> {
-    let failed = |error: fjall::Error| damaged(old.folder, &error);
     let new = open_tables(folder)?;
-    let snapshot = old.tables.db.snapshot();
+    copy_records(&old.tables, &new, None).map_err(|error| damaged(old.folder, &error))
+}
+
+/// Copies control records and the directory, but for the records of one realm.
+pub(super) fn copy_records(from: &Tables, to: &Tables, but: Option<&RealmId>) -> Result<(), fjall::Error> {
+    let snapshot = from.db.snapshot();
+    let but = but.map(tables::realm_prefix);
     let kept = [tables::RECORD, tables::DIRECTORY];
     let mut items = kept
         .iter()
-        .flat_map(|kind| snapshot.prefix(&old.tables.control, [*kind]));
+        .flat_map(|kind| snapshot.prefix(&from.control, [*kind]));
     loop {
-        let mut batch = new.db.batch().durability(Some(PersistMode::SyncAll));
+        let mut batch = to.db.batch().durability(Some(PersistMode::SyncAll));
+        let mut is_end = true;
         for item in items.by_ref().take(BATCH_RECORDS) {
-            let (key, value) = item.into_inner().map_err(failed)?;
-            batch.insert(&new.control, key, value);
+            is_end = false;
+            let (key, value) = item.into_inner()?;
+            if but.as_ref().is_none_or(|but| !key.starts_with(but)) {
+                batch.insert(&to.control, key, value);
+            }
         }
-        if batch.is_empty() {
+        if is_end {
             return Ok(());
         }
-        batch.commit().map_err(failed)?;
+        batch.commit()?;
     }
 }
 

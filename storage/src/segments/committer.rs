@@ -15,6 +15,8 @@ use crate::answer::{Answer, guarded};
 use crate::log::AppendBatch;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 /// A commit is closed once it holds this many bytes, so that a burst of large records does not hold up the first one for
 /// its whole length.
@@ -23,8 +25,10 @@ const COMMIT_BYTES_MAX: usize = 8 << 20;
 const BATCH_BYTES_MAX: usize = 1 << 30;
 /// Records a segment holds at most, so that small ones don't fill the memory with their index.
 const ENTRIES_MAX: usize = 1 << 19;
-/// Segments that wait for their index. Beyond that the disk does not keep up, and nothing is taken.
-const HOT_MAX: usize = 8;
+/// Segments that may wait for their index.
+const HOT_MAX: usize = 6;
+/// How long a commit waits for one to be sealed.
+const KEEPER_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A segment that is being written.
 pub(super) struct Open {
@@ -134,7 +138,7 @@ impl Committer {
             return Err(StoreError::Unknown);
         }
         if !contents.deletes.is_empty() {
-            core.keeper.want(Chore::Count);
+            core.keeper.was_deleted(contents.deletes);
         }
         Ok(())
     }
@@ -171,9 +175,7 @@ impl Committer {
         core.check_room()?;
         let fits = |open: &Open| open.of.length + bytes <= open.room && open.entries < ENTRIES_MAX;
         if !self.open.as_ref().is_some_and(fits) {
-            if core.view.read().hot.len() >= HOT_MAX {
-                return Err(io::Error::other("sealing segments does not keep up"));
-            }
+            self.wait_for_keeper()?;
             let wanted = (SEGMENT_HEAD as u64 + bytes).max(core.options.segment_bytes);
             let new = match core
                 .keeper
@@ -201,6 +203,31 @@ impl Committer {
             core.keeper.want(Chore::Spare(self.writer));
         }
         Ok(())
+    }
+
+    /// Holds up everybody while too many segments wait for their index: the queues fill, and senders are told.
+    fn wait_for_keeper(&self) -> io::Result<()> {
+        let core = &self.core;
+        let begun = Instant::now();
+        core.keeper.seal_failed.store(false, Ordering::Relaxed);
+        loop {
+            let own = self.open.as_ref().map(|open| open.of.number);
+            let full: Vec<u64> = {
+                let view = core.view.read();
+                let numbers = view.hot.iter().map(|hot| hot.of.number);
+                numbers.filter(|number| Some(*number) != own).collect()
+            };
+            if full.len() < HOT_MAX {
+                return Ok(());
+            }
+            if core.keeper.seal_failed.load(Ordering::Relaxed) || begun.elapsed() > KEEPER_PATIENCE {
+                return Err(io::Error::other("segments can't be sealed"));
+            }
+            // Some that failed before may work now.
+            full.iter()
+                .for_each(|number| core.keeper.want(Chore::Seal(*number)));
+            core.keeper.wait_for_sealing();
+        }
     }
 
     /// A clean end: what was set aside is given back.

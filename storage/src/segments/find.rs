@@ -5,7 +5,7 @@
 
 use super::disk::DiskFile;
 use super::format::Entry;
-use super::index::{BLOCK_ENTRIES, Row, read_failed};
+use super::index::{Row, read_failed};
 use super::ranges::Ranges;
 use super::view::{Sealed, Shared, View};
 use crate::StoreError;
@@ -24,8 +24,8 @@ const BLOCKS_AHEAD: usize = 4;
 const ROUTE_ROWS_MAX: usize = 256 * 1024;
 
 /// Where a stream lies in the sealed segments.
-struct Route {
-    rows: Vec<(Arc<Sealed>, Row)>,
+pub(super) struct Route {
+    pub(super) rows: Vec<(Arc<Sealed>, Row)>,
     deleted: Ranges,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Finder {
 }
 
 /// One place where a stream has records.
-enum Source {
+pub(super) enum Source {
     Hot {
         file: Arc<dyn DiskFile>,
         entries: Vec<Entry>,
@@ -64,6 +64,18 @@ enum Source {
 }
 
 impl Source {
+    /// What a sealed segment has.
+    pub(super) fn cold(sealed: &Arc<Sealed>, row: Row) -> Result<Self, StoreError> {
+        Ok(Self::Cold {
+            sealed: sealed.clone(),
+            index: sealed.index()?,
+            row,
+            entries: Vec::new(),
+            at: 0,
+            next_block: 0,
+        })
+    }
+
     /// The next number, known without reading.
     fn next_seq(&self) -> Option<u64> {
         match self {
@@ -183,9 +195,9 @@ enum Wanted<'a> {
 }
 
 /// A stream as it was at one moment.
-struct Stream {
-    sources: Vec<Source>,
-    deleted: Ranges,
+pub(super) struct Stream {
+    pub(super) sources: Vec<Source>,
+    pub(super) deleted: Ranges,
 }
 
 impl Stream {
@@ -194,7 +206,7 @@ impl Stream {
     }
 
     /// The next record that was not deleted, and which source has it.
-    fn next(&mut self) -> Result<Option<(usize, Entry)>, StoreError> {
+    pub(super) fn next(&mut self) -> Result<Option<(usize, Entry)>, StoreError> {
         loop {
             let nearest = self
                 .sources
@@ -219,7 +231,7 @@ impl Stream {
     }
 
     /// Reads what was found, in the order given.
-    fn fetch(&self, found: &[(usize, Entry)]) -> Result<Vec<Record>, StoreError> {
+    pub(super) fn fetch(&self, found: &[(usize, Entry)]) -> Result<Vec<Record>, StoreError> {
         let mut order: Vec<usize> = (0..found.len()).collect();
         let is_sorted = found
             .windows(2)
@@ -378,14 +390,7 @@ impl Finder {
             let mut sources = Vec::with_capacity(route.rows.len() + 2);
             for (sealed, row) in &route.rows {
                 if row.last >= from {
-                    sources.push(Source::Cold {
-                        sealed: sealed.clone(),
-                        index: sealed.index()?,
-                        row: *row,
-                        entries: Vec::new(),
-                        at: 0,
-                        next_block: 0,
-                    });
+                    sources.push(Source::cold(sealed, *row)?);
                 }
             }
             let view = self.view.read();
@@ -440,6 +445,55 @@ impl Finder {
         Ok(route)
     }
 
+    /// Where a stream lies in the sealed segments now.
+    pub(super) fn current_route(&self, stream: StreamId) -> Result<Arc<Route>, StoreError> {
+        let (generation, sealed) = {
+            let view = self.view.read();
+            (view.generation, view.sealed.clone())
+        };
+        self.route(stream, generation, &sealed)
+    }
+
+    /// All that was deleted of a stream.
+    pub(super) fn deleted(&self, stream: StreamId, route: &Route) -> Ranges {
+        let mut deleted = route.deleted.clone();
+        for hot in &self.view.read().hot {
+            if let Some(ranges) = hot.held.deletes.get(&stream) {
+                deleted.add_all(ranges);
+            }
+        }
+        deleted
+    }
+
+    /// Whether a segment other than these has records with numbers in this range, deleted or not.
+    pub(super) fn has_elsewhere(
+        &self,
+        stream: StreamId,
+        route: &Route,
+        (from, to): (u64, u64),
+        except: &[u64],
+    ) -> Result<bool, StoreError> {
+        for hot in &self.view.read().hot {
+            if let Some(entries) = hot.held.streams.get(&stream) {
+                let at = entries.partition_point(|e| e.seq < from);
+                if entries.get(at).is_some_and(|e| e.seq <= to) {
+                    return Ok(true);
+                }
+            }
+        }
+        for (sealed, row) in &route.rows {
+            if !except.contains(&sealed.of.number) && row.first <= to && from <= row.last {
+                let mut source = Source::cold(sealed, *row)?;
+                source.seek(from)?;
+                source.fill()?;
+                if source.peek().is_some_and(|e| e.seq <= to) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
     /// Lets go of what is remembered of segments that are gone.
     pub(super) fn forget(&self) {
         *self.routes.lock().unwrap_or_else(PoisonError::into_inner) = Routes::default();
@@ -482,23 +536,4 @@ fn add_hot(
         }
     }
     deleted
-}
-
-/// Everything a sealed segment says of its streams, for those that go through all of it.
-pub(super) fn stream_rows(sealed: &Sealed) -> Result<Vec<Row>, StoreError> {
-    let index = sealed.index()?;
-    let mut rows = Vec::new();
-    for page in sealed.summary.rows(&*index) {
-        rows.extend(page?);
-    }
-    Ok(rows)
-}
-
-/// All entries of one row.
-pub(super) fn row_entries(sealed: &Sealed, row: &Row) -> Result<Vec<Entry>, StoreError> {
-    row.entries(
-        &*sealed.index()?,
-        0,
-        row.count.div_ceil(BLOCK_ENTRIES as u32) as usize,
-    )
 }

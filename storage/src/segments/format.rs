@@ -350,6 +350,12 @@ fn find_id(bytes: &[u8], id: &Hash, guess: usize) -> Option<usize> {
 impl Commit {
     /// The commit at `at` of a segment that begins with `segment`, if a whole one is there.
     pub(super) fn parse(segment: &[u8], at: usize, salt: u64) -> Option<Self> {
+        let (commit, is_whole) = Self::parse_any(segment, at, salt)?;
+        is_whole.then_some(commit)
+    }
+
+    /// What is intact of the commit at `at`, and whether that is all of it. `None` if not even its head is.
+    pub(super) fn parse_any(segment: &[u8], at: usize, salt: u64) -> Option<(Self, bool)> {
         let bytes = segment.get(at..)?;
         let mut rest = Rest(bytes);
         (rest.u32()? == COMMIT_MAGIC).then_some(())?;
@@ -359,7 +365,9 @@ impl Commit {
         rest.zeros(4)?;
         let lsn = rest.u64()?;
         (rest.u64()? == salt && total.is_multiple_of(ALIGN)).then_some(())?;
-        let bytes = bytes.get(..total)?;
+        // What is cut short is not whole, but has a beginning.
+        let bytes = &bytes[..total.min(bytes.len())];
+        let mut is_whole = bytes.len() == total;
         let mut meta = Rest(rest.take(metadata)?);
         (crc32c::crc32c(bytes.get(8..COMMIT_HEAD + metadata)?) == crc).then_some(())?;
         let mut contents = Contents {
@@ -372,27 +380,36 @@ impl Commit {
             let (group, first) = (GroupId(meta.array()?), meta.u64()?);
             let stream = StreamId { kind, group };
             let heads = meta.take(count.checked_mul(RECORD_HEAD)?)?;
+            let mut intact = 0;
             for head in heads.chunks_exact(RECORD_HEAD) {
                 let mut head = Rest(head);
                 let (delta, length, budget_bytes) = (head.u32()?, head.u32()?, head.u32()?);
                 let (crc, id_at) = (head.u32()?, head.u32()?);
-                let record = bytes.get(payload..payload + length as usize)?;
-                (crc32c::crc32c(record) == crc).then_some(())?;
-                let id = match id_at {
-                    ID_BESIDE => meta.take(Hash::LEN)?,
-                    at => record.get(at as usize..at as usize + Hash::LEN)?,
+                let begin = payload;
+                payload = begin.checked_add(length as usize)?;
+                let beside = match id_at {
+                    ID_BESIDE => Some(meta.take(Hash::LEN)?),
+                    _ => None,
                 };
+                let record = bytes
+                    .get(begin..payload)
+                    .filter(|record| crc32c::crc32c(record) == crc);
+                let Some(record) = record else {
+                    is_whole = false;
+                    continue;
+                };
+                let within = || record.get(id_at as usize..(id_at as usize).checked_add(Hash::LEN)?);
+                intact += 1;
                 contents.entries.push(Entry {
                     seq: first.checked_add(delta.into())?,
-                    id: Hash::from_slice(id)?,
-                    offset: u32::try_from(at + payload).ok()?,
+                    id: Hash::from_slice(beside.or_else(within)?)?,
+                    offset: u32::try_from(at + begin).ok()?,
                     bytes: length,
                     budget_bytes,
                     crc,
                 });
-                payload += length as usize;
             }
-            contents.runs.push((stream, count));
+            contents.runs.push((stream, intact));
         }
         for _ in 0..deletes {
             let (kind, count) = (meta.kind()?, meta.u32()?);
@@ -410,13 +427,19 @@ impl Commit {
             contents.usage.push((RealmId(realm.into()), used));
         }
         meta.0.is_empty().then_some(())?;
-        let mut end = Rest(bytes.get(payload..)?);
-        end.zeros(payload.next_multiple_of(ALIGN) - payload)?;
-        let is_whole = end.u32()? == END_MAGIC && end.u32()? == crc && end.u64()? == lsn && end.0.is_empty();
-        is_whole.then_some(Self {
-            bytes: total,
-            contents,
-        })
+        let ends = || {
+            let mut end = Rest(bytes.get(payload..)?);
+            end.zeros(payload.next_multiple_of(ALIGN) - payload)?;
+            Some(end.u32()? == END_MAGIC && end.u32()? == crc && end.u64()? == lsn && end.0.is_empty())
+        };
+        is_whole &= ends() == Some(true);
+        Some((
+            Self {
+                bytes: total,
+                contents,
+            },
+            is_whole,
+        ))
     }
 
     /// Whether a whole commit begins anywhere from `from` on.

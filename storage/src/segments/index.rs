@@ -16,14 +16,16 @@ use std::path::Path;
 
 const MAGIC: &[u8; 8] = b"DROVRIDX";
 /// Length of the header.
-pub(super) const HEAD: usize = 128;
+const HEAD: usize = 128;
 /// Entries in a full block.
-pub(super) const BLOCK_ENTRIES: usize = 64;
+const BLOCK_ENTRIES: usize = 64;
 const ENTRY_BYTES: usize = 52;
 /// Ranges in a full block.
 const BLOCK_RANGES: usize = 128;
 const RANGE_BYTES: usize = 16;
 const CRC_BYTES: usize = 4;
+/// An index is made durable in pieces of this size.
+const SYNC_BYTES: usize = 2 << 20;
 const PAGE: usize = 4096;
 const ROW_BYTES: usize = 64;
 const PAGE_ROWS: usize = 63;
@@ -135,11 +137,18 @@ fn fence(group: &GroupId) -> u64 {
     u64::from_be_bytes(group.as_bytes()[..8].try_into().unwrap_or_default())
 }
 
+/// In the order of the file, so that a segment has one index and no other.
+fn sorted<T>(streams: &HashMap<StreamId, T>) -> Vec<(&StreamId, &T)> {
+    let mut sorted: Vec<_> = streams.iter().collect();
+    sorted.sort_unstable_by_key(|(stream, _)| (stream.group, stream.kind));
+    sorted
+}
+
 /// The whole file for what a segment holds.
 pub(super) fn encode(held: &Held, of: &Of) -> Vec<u8> {
     let mut out = vec![0; HEAD];
     let mut rows = Vec::with_capacity(held.streams.len() + held.deletes.len());
-    for (stream, entries) in &held.streams {
+    for (stream, entries) in sorted(&held.streams) {
         // What is too far apart for four bytes gets rows of its own.
         let mut rest = &entries[..];
         while let Some(first) = rest.first() {
@@ -168,7 +177,7 @@ pub(super) fn encode(held: &Held, of: &Of) -> Vec<u8> {
             }
         }
     }
-    for (stream, ranges) in &held.deletes {
+    for (stream, ranges) in sorted(&held.deletes) {
         let ranges = ranges.as_slice();
         let (Some(first), Some(last)) = (ranges.first(), ranges.last()) else {
             continue;
@@ -431,8 +440,11 @@ pub(super) fn read_failed(error: io::Error) -> StoreError {
 pub(super) fn write(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = path.with_extension("idx.new");
     let file = disk.create(&new, bytes.len() as u64)?;
-    file.write_at(bytes, 0)?;
-    file.sync()?;
+    // In pieces, so that the sync of a commit does not wait for all of it.
+    for (n, piece) in bytes.chunks(SYNC_BYTES).enumerate() {
+        file.write_at(piece, (n * SYNC_BYTES) as u64)?;
+        file.sync()?;
+    }
     disk.rename(&new, path)?;
     match path.parent() {
         Some(folder) => disk.sync_folder(folder),

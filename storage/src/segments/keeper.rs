@@ -3,14 +3,22 @@
 
 use super::Core;
 use super::committer::Open;
-use super::index::{self, Summary};
+use super::compact;
+use super::index::{self, Held, Summary};
 use super::list::{Change, State};
+use super::ranges::Ranges;
 use super::view::Sealed;
 use crate::StoreError;
 use crate::handoff::{Handoff, Parked};
+use crate::log::StreamId;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+/// As of `nice`: at ten, a busy thread of the usual priority gets nine times as much.
+#[cfg(target_os = "linux")]
+const NICENESS: i32 = 10;
 
 /// Something to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +28,7 @@ pub(super) enum Chore {
     /// A writer will soon need another segment.
     Spare(usize),
     /// Records were deleted: some segments may not be worth their room any more.
-    Count,
+    Tidy,
 }
 
 /// What the keeper is asked for.
@@ -29,17 +37,26 @@ pub(super) struct Keeper {
     spares: Mutex<HashMap<usize, Open>>,
     /// By writer: a spare is asked for.
     spare_wanted: Vec<AtomicBool>,
-    count_wanted: AtomicBool,
+    tidy_wanted: AtomicBool,
+    /// One that was tried since this was last set to false failed.
+    pub(super) seal_failed: AtomicBool,
+    /// Told of each sealing that was tried.
+    sealed: (Mutex<()>, Condvar),
+    /// What was deleted and not counted yet.
+    deleted: Mutex<Vec<(StreamId, Ranges)>>,
 }
 
 impl Keeper {
     pub(super) fn new(writers: usize) -> Self {
         Self {
-            // Each writer asks for one spare and one sealing at a time or so; counting is asked for once.
+            // Each writer asks for one spare and one sealing at a time or so; tidying is asked for once.
             chores: Handoff::new(64 + 16 * writers, [Parked::default()]),
             spares: Mutex::default(),
             spare_wanted: (0..writers).map(|_| AtomicBool::new(false)).collect(),
-            count_wanted: AtomicBool::new(false),
+            tidy_wanted: AtomicBool::new(false),
+            seal_failed: AtomicBool::new(false),
+            sealed: Default::default(),
+            deleted: Mutex::default(),
         }
     }
 
@@ -49,7 +66,7 @@ impl Keeper {
         let flag = match chore {
             Chore::Seal(_) => None,
             Chore::Spare(writer) => self.spare_wanted.get(writer),
-            Chore::Count => Some(&self.count_wanted),
+            Chore::Tidy => Some(&self.tidy_wanted),
         };
         if flag.is_some_and(|flag| flag.load(Ordering::Relaxed) || flag.swap(true, Ordering::Relaxed)) {
             return;
@@ -61,6 +78,22 @@ impl Keeper {
         }
     }
 
+    /// Waits a little, or until the next sealing was tried.
+    pub(super) fn wait_for_sealing(&self) {
+        let guard = self.sealed.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that ended just before is found by looking again.
+        drop(self.sealed.1.wait_timeout(guard, Duration::from_millis(20)));
+    }
+
+    /// Deletions that were committed.
+    pub(super) fn was_deleted(&self, deletes: Vec<(StreamId, Ranges)>) {
+        let mut deleted = self.deleted.lock().unwrap_or_else(PoisonError::into_inner);
+        deleted.extend(deletes);
+        drop(deleted);
+        self.want(Chore::Tidy);
+    }
+
+    /// The segment that was made for a writer.
     pub(super) fn take_spare(&self, writer: usize) -> Option<Open> {
         let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
         let spare = spares.remove(&writer);
@@ -75,21 +108,63 @@ impl Keeper {
 pub(super) fn run(core: &Arc<Core>) {
     let chores = &core.keeper.chores;
     chores.waker(0).register();
+    step_back();
+    if let Err(stopped) = compact::count_all(core) {
+        report(&stopped, "what was deleted could not be counted");
+    }
+    tidy(core);
     while let Some(chore) = chores.pop_wait(0, || core.chores_closed()) {
-        if core.chores_closed() {
-            // The next start finds it undone, and does it.
-            continue;
+        // What is not done, the next start finds undone, and does it.
+        if !core.chores_closed() && perform(core, chore) {
+            tidy(core);
         }
-        match chore {
-            Chore::Seal(number) => {
-                if let Err(error) = seal(core, number) {
-                    tracing::error!(%error, "a segment could not be sealed; it is tried again at the next start");
-                }
+    }
+    // Nobody was told of a spare.
+    let spares = std::mem::take(&mut *core.keeper.spares.lock().unwrap_or_else(PoisonError::into_inner));
+    for spare in spares.into_values() {
+        core.files.remove(spare.of.number);
+    }
+}
+
+/// Lets everybody else go first: what happens here takes a good part of a core while records come fast, and a shard that
+/// has to share its core with it answers late. A system that does not allow it is none the worse.
+fn step_back() {
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICENESS);
+}
+
+/// What writers wait for, in the middle of something that takes long.
+pub(super) fn urgent(core: &Arc<Core>) {
+    let mut is_untidy = false;
+    while !core.chores_closed()
+        && let Some(chore) = core.keeper.chores.pop()
+    {
+        is_untidy |= perform(core, chore);
+    }
+    if is_untidy {
+        core.keeper.want(Chore::Tidy);
+    }
+}
+
+/// Does one thing. Answers whether there may be something to be compacted now.
+fn perform(core: &Arc<Core>, chore: Chore) -> bool {
+    match chore {
+        Chore::Seal(number) => {
+            let sealed = seal(core, number);
+            if sealed.is_err() {
+                core.keeper.seal_failed.store(true, Ordering::Relaxed);
             }
-            Chore::Spare(writer) => match core
+            core.keeper.sealed.1.notify_all();
+            if let Err(error) = sealed {
+                tracing::error!(%error, "a segment could not be sealed; it is tried again at the next start");
+            }
+            sealed.is_ok()
+        }
+        Chore::Spare(writer) => {
+            let made = core
                 .check_room()
-                .and_then(|()| core.create(writer, core.options.segment_bytes))
-            {
+                .and_then(|()| core.create(writer, core.options.segment_bytes));
+            match made {
                 Ok(spare) => {
                     let mut spares = core.keeper.spares.lock().unwrap_or_else(PoisonError::into_inner);
                     spares.insert(writer, spare);
@@ -99,14 +174,45 @@ pub(super) fn run(core: &Arc<Core>) {
                     tracing::warn!(%error, "the next segment could not be made yet");
                     core.keeper.spare_wanted[writer].store(false, Ordering::Relaxed);
                 }
-            },
-            Chore::Count => core.keeper.count_wanted.store(false, Ordering::Relaxed),
+            }
+            false
+        }
+        Chore::Tidy => {
+            core.keeper.tidy_wanted.store(false, Ordering::Relaxed);
+            true
         }
     }
-    // Nobody was told of a spare.
-    let spares = std::mem::take(&mut *core.keeper.spares.lock().unwrap_or_else(PoisonError::into_inner));
-    for spare in spares.into_values() {
-        core.files.remove(spare.of.number);
+}
+
+/// Counts what was deleted lately, and rewrites what is not worth its room any more.
+fn tidy(core: &Arc<Core>) {
+    let deleted = std::mem::take(&mut *core.keeper.deleted.lock().unwrap_or_else(PoisonError::into_inner));
+    for (stream, ranges) in deleted {
+        if let Err(error) = compact::count(&core.finder, stream, &ranges) {
+            tracing::error!(%error, "what was deleted could not be counted");
+        }
+    }
+    loop {
+        let inputs = compact::candidates(core);
+        if inputs.is_empty() || core.chores_closed() {
+            return;
+        }
+        match compact::compact(core, &inputs) {
+            Ok(()) => tracing::debug!(segments = inputs.len(), "rewrote segments"),
+            Err(stopped) => {
+                report(&stopped, "segments could not be rewritten");
+                for input in &inputs {
+                    input.is_unfit.store(true, Ordering::Relaxed);
+                }
+                return;
+            }
+        }
+    }
+}
+
+fn report(stopped: &compact::Stopped, what: &str) {
+    if !matches!(stopped, compact::Stopped::Closed) {
+        tracing::error!(error = %stopped, "{what}");
     }
 }
 
@@ -155,6 +261,9 @@ fn seal(core: &Arc<Core>, number: u64) -> Result<(), StoreError> {
     change.commit(&*core.control)?;
 
     let sealed = Arc::new(Sealed::new(of, summary, core.files.clone()));
+    sealed
+        .dead_bytes
+        .store(dead_bytes(core, &held), Ordering::Relaxed);
     let mut view = core.view.write();
     view.switch(&[number], [sealed]);
     for (realm, (lsn, _)) in usage {
@@ -163,4 +272,16 @@ fn seal(core: &Arc<Core>, number: u64) -> Result<(), StoreError> {
         }
     }
     Ok(())
+}
+
+/// Bytes of its records that were deleted while it was hot.
+fn dead_bytes(core: &Core, held: &Held) -> u64 {
+    let view = core.view.read();
+    let deletes = view.hot.iter().flat_map(|hot| &hot.held.deletes);
+    let dead = deletes.map(|(stream, ranges)| {
+        let entries = held.streams.get(stream).into_iter().flatten();
+        let dead = entries.filter(|e| ranges.contains(e.seq));
+        dead.map(|e| u64::from(e.bytes)).sum::<u64>()
+    });
+    dead.sum()
 }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::mpsc;
 
 /// No workspace is called so: those begin with `ws:`.
-const PARTITION: &str = "drover:log";
+pub(crate) const PARTITION: &str = "drover:log";
 const SEGMENT: &[u8] = b"segment/";
 const USAGE: &[u8] = b"usage/";
 /// How far a migration has come.
@@ -34,6 +34,18 @@ pub(super) enum State {
 }
 
 impl State {
+    /// Whether a migration or a compaction made it.
+    #[cfg(test)]
+    pub(super) fn is_rewritten(&self) -> bool {
+        matches!(
+            self,
+            Self::Sealed {
+                writer: REWRITTEN,
+                ..
+            }
+        )
+    }
+
     fn encode(self) -> Bytes {
         let Self::Sealed {
             writer,

@@ -118,6 +118,10 @@ struct Recovery<'a> {
     last_lsn: u64,
     /// By writer: its last commit that was found.
     found: [u64; WRITERS_MAX],
+    /// By writer: its last segment with anything in it.
+    newest: [u64; WRITERS_MAX],
+    /// A segment without a whole header: one that was just being made, or all that is left of one.
+    headless: Option<PathBuf>,
     /// Segments to be removed once it is known that nothing is missing.
     needless: Vec<u64>,
 }
@@ -150,6 +154,8 @@ pub(super) fn recover(
         next_number: 1,
         last_lsn: acknowledged.iter().copied().max().unwrap_or_default(),
         found: [0; WRITERS_MAX],
+        newest: [0; WRITERS_MAX],
+        headless: None,
         needless: Vec::new(),
     };
     let mut unlisted: BTreeMap<u64, PathBuf> = BTreeMap::new();
@@ -184,6 +190,7 @@ pub(super) fn recover(
                 sealed.push(Arc::new(recovery.sealed(of)?));
                 if let Some(found) = recovery.found.get_mut(writer as usize) {
                     *found = (*found).max(last_lsn);
+                    recovery.newest[writer as usize] = number;
                 }
                 recovery.last_lsn = recovery.last_lsn.max(last_lsn);
             }
@@ -290,6 +297,7 @@ impl Recovery<'_> {
         acknowledged: &[u64],
     ) -> Result<BTreeMap<usize, u64>, OpenError> {
         let mut last = Last::new();
+        let mut torn = Vec::new();
         for (number, path) in unlisted {
             self.next_number = self.next_number.max(number + 1);
             let file = self.disk.open(&path).map_err(|e| io_error(&path, e))?;
@@ -303,6 +311,7 @@ impl Recovery<'_> {
                     return Err(damaged(path, "this segment's header, from byte 0 on, is damaged"));
                 }
                 self.needless.push(number);
+                self.headless = Some(path);
                 continue;
             };
             let writer = head.writer as usize;
@@ -322,23 +331,17 @@ impl Recovery<'_> {
                     format_args!("this segment is damaged at byte {at}"),
                 ));
             }
+            if scan.is_torn {
+                torn.push((writer, number, path.clone(), at));
+            }
             if scan.held.last_lsn == 0 {
                 // Nothing was ever acknowledged from here, if all its writer did acknowledge lies elsewhere.
                 last.entry(writer).or_insert((number, path, None));
                 self.needless.push(number);
                 continue;
             }
-            // Only a writer's last commit can be torn, so nothing of it may follow a torn one.
-            if let Some((_, path, Some(at))) = last.get(&writer) {
-                return Err(damaged(
-                    path.clone(),
-                    format_args!("this segment is damaged at byte {at}"),
-                ));
-            }
-            if scan.held.last_lsn <= self.found[writer] {
-                return Err(damaged(path, "the commits of this segment are not in order"));
-            }
-            self.found[writer] = scan.held.last_lsn;
+            self.newest[writer] = self.newest[writer].max(number);
+            self.found[writer] = self.found[writer].max(scan.held.last_lsn);
             self.last_lsn = self.last_lsn.max(scan.held.last_lsn);
             last.insert(writer, (number, path, scan.is_torn.then_some(at)));
             for (lsn, realm, bytes) in scan.usage {
@@ -359,6 +362,15 @@ impl Recovery<'_> {
                 file,
                 held: Arc::new(scan.held),
             });
+        }
+        // Only a writer's last commit can be torn, so nothing of it may follow a torn one, be that sealed by now or not.
+        for (writer, number, path, at) in torn {
+            if self.newest[writer] > number {
+                return Err(damaged(
+                    path,
+                    format_args!("this segment is damaged at byte {at}"),
+                ));
+            }
         }
         self.check_acknowledged(&last, acknowledged)?;
         let mut open = BTreeMap::new();
@@ -392,7 +404,10 @@ impl Recovery<'_> {
             }
             let (path, at) = match last.get(&writer) {
                 Some((_, path, at)) => (path.clone(), at.unwrap_or(SEGMENT_HEAD)),
-                None => (self.files.folder.clone(), 0),
+                None => (
+                    self.headless.clone().unwrap_or_else(|| self.files.folder.clone()),
+                    0,
+                ),
             };
             return Err(damaged(
                 path,

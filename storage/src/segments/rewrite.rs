@@ -156,7 +156,10 @@ fn create(files: &Files, store: [u8; 16], number: u64, bytes: u64) -> io::Result
         salt: u64::from_le_bytes(salt),
     };
     let file = files.disk.create(&files.segment_path(number), bytes)?;
+    // As with any segment, the header is durable before anything else is written: what a crash leaves can be told.
     file.write_at(&head.encode(), 0)?;
+    file.sync()?;
+    files.disk.sync_folder(&files.folder)?;
     Ok(Part {
         of: Of {
             store,

@@ -32,6 +32,8 @@ pub(super) struct Sealed {
     files: Arc<Files>,
     /// Bytes of records that were deleted since, as far as they were counted.
     pub(super) dead_bytes: AtomicU64,
+    /// It could not be rewritten, and is not tried again.
+    pub(super) is_unfit: AtomicBool,
     /// What it held lies elsewhere now: the files go with the last reader.
     removed: AtomicBool,
 }
@@ -43,6 +45,7 @@ impl Sealed {
             summary,
             files,
             dead_bytes: AtomicU64::new(0),
+            is_unfit: AtomicBool::new(false),
             removed: AtomicBool::new(false),
         }
     }
@@ -103,7 +106,7 @@ impl Files {
     }
 
     /// A file that may be open already.
-    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+    pub(super) fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.clock += 1;
         let clock = open.clock;
