@@ -3,7 +3,7 @@
 use super::*;
 use crate::contract::{realm, record, stream, wait};
 use crate::control::Write;
-use crate::log::StreamKind;
+use crate::log::{Delete, StreamKind};
 use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
@@ -340,4 +340,97 @@ fn an_answer_that_panics_or_closes_the_store_does_no_harm() {
         }
     }
     panic!("stays locked");
+}
+
+/// docs/storage-format.md is true: a reader that was written from the page alone finds what was written.
+#[test]
+fn a_reader_of_the_page_finds_what_was_written() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let streams = [
+        stream(StreamKind::Envelopes, 1),
+        stream(StreamKind::Handshakes, 2),
+    ];
+    let expected = {
+        let store = Embedded::open_with(folder.path(), 0, 20_000).expect("opens");
+        for seq in 1..60 {
+            let mut appends: Vec<_> = streams
+                .iter()
+                .map(|s| record(*s, seq, 13 * seq as usize))
+                .collect();
+            // An id that lies within its record, as an envelope's does.
+            appends[0].bytes = [b"head", appends[0].id.as_ref(), &[seq as u8; 200]]
+                .concat()
+                .into();
+            let index = wait(|done| store.index(streams[0], done)).expect("reads");
+            let entries: Vec<_> = index
+                .into_iter()
+                .filter(|e| e.seq + 5 == seq && seq % 3 == 0)
+                .collect();
+            let deletes = match entries.is_empty() {
+                true => vec![],
+                false => vec![Delete {
+                    stream: streams[0],
+                    entries,
+                }],
+            };
+            let batch = AppendBatch {
+                appends,
+                deletes,
+                usage: vec![(realm("ws:ä"), seq)],
+            };
+            wait(|done| store.append(batch, done)).expect("appends");
+        }
+        let has_index = || {
+            let mut names = fs::read_dir(folder.path().join(LOG)).expect("readable");
+            names.any(|name| {
+                name.expect("readable")
+                    .path()
+                    .extension()
+                    .is_some_and(|e| e == "idx")
+            })
+        };
+        while !has_index() {
+            thread::yield_now();
+        }
+        let mut lines = Vec::new();
+        for stream in streams {
+            let index = wait(|done| store.index(stream, done)).expect("reads");
+            let records = wait(|done| store.read(stream, 0, usize::MAX, usize::MAX, done)).expect("reads");
+            for (entry, record) in index.iter().zip(records) {
+                let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+                lines.push(format!(
+                    "{} {} {} {} {} {} {:08x}",
+                    stream.kind as u8,
+                    hex(stream.group.as_bytes()),
+                    entry.seq,
+                    hex(entry.id.as_bytes()),
+                    entry.budget_bytes,
+                    record.bytes.len(),
+                    crc32c::crc32c(&record.bytes)
+                ));
+            }
+        }
+        lines
+    };
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vectors/storage/segments.py");
+    let output = match std::process::Command::new("python3")
+        .arg(script)
+        .arg(folder.path().join("log"))
+        .output()
+    {
+        Ok(output) => output,
+        Err(error) => {
+            println!(
+                "NOT RUN: python3 is not here ({error}), so nothing was compared with docs/storage-format.md"
+            );
+            return;
+        }
+    };
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let found = String::from_utf8(output.stdout).expect("text");
+    assert_eq!(found.lines().collect::<Vec<_>>(), expected);
 }

@@ -363,6 +363,12 @@ impl Recovery<'_> {
                 held: Arc::new(scan.held),
             });
         }
+        // What a killed process wrote and did not sync may be read now and gone after a power cut. From here on it is
+        // shown, so it must stay.
+        for hot in &self.view.hot {
+            let path = self.files.segment_path(hot.of.number);
+            hot.file.sync().map_err(|e| io_error(&path, e))?;
+        }
         // Only a writer's last commit can be torn, so nothing of it may follow a torn one, be that sealed by now or not.
         for (writer, number, path, at) in torn {
             if self.newest[writer] > number {
