@@ -24,6 +24,8 @@ pub enum Scenario {
     Open,
     /// The raw baselines alone, without a relay.
     Baseline,
+    /// Ingest and fanout, and the same shapes of work done by Redis in the same run; skips aloud what is not installed.
+    Peers,
     /// Everything, and the table of figures that must be reached.
     All,
 }

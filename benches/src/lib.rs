@@ -19,6 +19,7 @@
 //! | `measure` | what one run measured, and medians over runs |
 //! | `scenario` | what is measured: ingest, fanout, replay, recon, idle, open |
 //! | `baseline` | the same work without a relay: echo, fan-out, append, stream |
+//! | `peers` | the same shapes of work done by Redis |
 //! | `report` | the table, the must-reach figures, JSON |
 
 #![forbid(unsafe_code)]
@@ -32,6 +33,7 @@ mod link;
 mod measure;
 mod net;
 mod peer;
+mod peers;
 mod process;
 mod report;
 mod scenario;

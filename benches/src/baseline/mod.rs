@@ -24,6 +24,7 @@ use crate::process::Process;
 use client::Client;
 use drover_wire::id::GroupId;
 use server::Server;
+pub(crate) use socket::Socket;
 use std::fs::File;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};

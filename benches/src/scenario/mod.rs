@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::link::Target;
 use crate::measure::Row;
 use crate::net::{Load, Net};
+use crate::peers;
 use crate::process::Process;
 use crate::report::Report;
 use crate::spawn::Relay;
@@ -78,6 +79,13 @@ fn rows(args: &BenchArgs, scenario: Scenario) -> Result<Vec<Row>, Error> {
     match scenario {
         Scenario::Ingest => with_baselines(ingest::run(args)?, baseline::ingest, args),
         Scenario::Fanout => with_baselines(fanout::run(args)?, baseline::fanout, args),
+        Scenario::Peers => {
+            let mut rows = vec![ingest::run(args)?];
+            rows.extend(peers::ingest(args)?);
+            rows.push(fanout::run(args)?);
+            rows.extend(peers::fanout(args)?);
+            Ok(rows)
+        }
         Scenario::FanoutPaced => with_baselines(fanout::run(&paced)?, baseline::fanout, &paced),
         Scenario::Replay => with_baselines(replay::run(args)?, baseline::replay, args),
         Scenario::Recon => Ok(vec![recon::run(args)?]),
