@@ -133,7 +133,7 @@ enum WorkspaceCommand {
 }
 
 /// Runs the program and says how it ended.
-pub(crate) fn main(args: &[OsString]) -> ExitCode {
+pub fn main(args: &[OsString]) -> ExitCode {
     let environment = std::env::vars_os().collect();
     match run(args, &environment, &mut std::io::stdout()) {
         Ok(()) => ExitCode::SUCCESS,

@@ -39,8 +39,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// What every report of damage ends with.
-const RESTORE: &str =
-    "Restore the folder from a backup, or move it away to start empty; nothing in it was changed";
+const RESTORE: &str = "Restore the folder from a backup, or move it away to start empty; nothing acknowledged in it was changed";
 /// A commit that takes this long is stuck: the disk does not answer, or fjall waits for background work that died.
 const STUCK: Duration = Duration::from_secs(30);
 
@@ -369,7 +368,7 @@ fn open_tables(folder: &Path) -> Result<Tables, OpenError> {
 }
 
 fn open_failed(folder: &Path, error: &fjall::Error) -> OpenError {
-    use std::io::ErrorKind::{InvalidData, NotFound, UnexpectedEof};
+    use std::io::ErrorKind::{InvalidData, InvalidInput, NotFound, UnexpectedEof};
     let file = folder.join(format::DB);
     let io = match error {
         fjall::Error::Locked => return OpenError::Locked(file),
@@ -377,8 +376,9 @@ fn open_failed(folder: &Path, error: &fjall::Error) -> OpenError {
         _ => None,
     };
     match io {
-        // What fjall could not find or finish reading is missing from its own files.
-        Some(e) if !matches!(e.kind(), NotFound | UnexpectedEof | InvalidData) => {
+        // What fjall could not find or finish reading is missing from its own files, and a place that no file can have
+        // is written in one of them.
+        Some(e) if !matches!(e.kind(), NotFound | UnexpectedEof | InvalidData | InvalidInput) => {
             let error = std::io::Error::new(e.kind(), e.to_string());
             OpenError::Io { file, error }
         }

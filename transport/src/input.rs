@@ -332,12 +332,7 @@ impl<D: Driver> Turn<D> {
         let seen = conn.codec.kept_bytes();
         conn.codec.keep(&mut data);
         let mut head = conn.codec.take_kept();
-        let plausible = head.first().is_none_or(u8::is_ascii_uppercase);
-        let asked = if plausible && head.len() < http::HEAD_BYTES_MAX && !http::may_be_complete(&head, seen) {
-            Asked::Partial
-        } else {
-            http::ask(&head, peer, self.trusted_proxy_hops, self.public.as_deref())
-        };
+        let asked = http::ask(&head, seen, peer, self.trusted_proxy_hops, self.public.as_deref());
         let metrics = &self.world.metrics;
         let answer = match asked {
             Asked::Partial => {

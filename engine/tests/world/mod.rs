@@ -1,5 +1,5 @@
 //! A deterministic world around real shards at the production borders: virtual clocks, connections with a reader that
-//! may stop, the real embedded store behind injected faults and delays, and mail between shards in an order the test
+//! may stop, a real store behind injected faults and delays, and mail between shards in an order the test
 //! may choose. Everything happens in [`World::pump`], on one thread, in a fixed order; nothing sleeps.
 
 mod access;
@@ -113,7 +113,9 @@ pub struct World {
     pub newest_letter_first: bool,
     /// Frames one connection may have read in one turn.
     pub reads_per_turn: usize,
-    _folder: tempfile::TempDir,
+    /// What every one-time code is answered with, instead of being hashed.
+    pub code_verdict: Option<bool>,
+    _folder: Option<tempfile::TempDir>,
 }
 
 /// A configuration that differs from the default where a test says.
@@ -134,7 +136,15 @@ impl World {
         let folder = tempfile::tempdir_in("/dev/shm")
             .or_else(|_| tempfile::tempdir())
             .expect("a folder");
-        let store = Arc::new(Store::open(folder.path()));
+        let store = Store::open(folder.path());
+        let mut world = Self::on(store, config);
+        world._folder = Some(folder);
+        world
+    }
+
+    /// The same on a given store, which may hold something.
+    pub fn on(store: Store, config: Config) -> Self {
+        let store = Arc::new(store);
         let (config, now) = (
             Arc::new(config),
             Now {
@@ -155,7 +165,8 @@ impl World {
             newest_letter_first: false,
             reads_per_turn: usize::MAX,
             config,
-            _folder: folder,
+            code_verdict: None,
+            _folder: None,
         };
         world.start();
         world
@@ -517,7 +528,9 @@ impl World {
         match work {
             Work::Code(check) => {
                 self.out.hashes += 1;
-                let matches = drover_engine::code::matches(&check);
+                let matches = self
+                    .code_verdict
+                    .unwrap_or_else(|| drover_engine::code::matches(&check));
                 self.handle(shard, Event::Offloaded { ticket, matches });
             }
             Work::Store(request) => {

@@ -93,7 +93,9 @@ impl Effects for View<'_> {
     fn media(&mut self, id: ConnId, message: &Bytes) {
         let Some(line) = self.open(id) else { return };
         let mono_ms = self.out.now_us() / 1000;
-        self.out.net.conns[line].outbox.push_media(mono_ms, message.clone());
+        self.out.net.conns[line]
+            .outbox
+            .push_media(mono_ms, message.clone());
         self.out.net.mark_dirty(line);
     }
 

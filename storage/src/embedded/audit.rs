@@ -124,6 +124,10 @@ fn journals(db: &Path) -> Result<Vec<(u64, PathBuf)>, OpenError> {
             }
         }
     }
+    if journals.is_empty() {
+        // fjall would begin a new one.
+        return Err(damaged(db.to_owned(), "its journals (*.jnl) are gone"));
+    }
     journals.sort();
     Ok(journals)
 }

@@ -12,8 +12,8 @@ use tungstenite::{Error, Message};
 /// tungstenite's own buffer starts at this; it grows to a frame that is larger.
 const READ_BUFFER_BYTES: usize = 512;
 
-/// What a WebSocket context of ours and of the tests' oracle is set to.
-pub(super) fn config() -> WebSocketConfig {
+/// What a WebSocket context is set to.
+fn config() -> WebSocketConfig {
     WebSocketConfig::default()
         .read_buffer_size(READ_BUFFER_BYTES)
         .write_buffer_size(0)
@@ -118,7 +118,7 @@ impl Write for Frame<'_> {
 }
 
 /// An unmasked control frame (what a server sends): opcode with FIN, payload of at most 125 bytes.
-pub(crate) fn control_frame(opcode: u8, payload: &[u8]) -> Bytes {
+pub fn control_frame(opcode: u8, payload: &[u8]) -> Bytes {
     debug_assert!(payload.len() <= 125 && opcode >= 8);
     let mut frame = BytesMut::with_capacity(2 + payload.len());
     frame.put_u8(0x80 | opcode);
