@@ -2,8 +2,9 @@
 //! schedulers branch on them.
 
 use crate::config::{self, Config, ConfigError, Environment, Key};
+use crate::conform::ConformArgs;
 use crate::inspect::{NO_SUCH, Question};
-use crate::{demo, operator_key, private_client, serve, store_check, workspace};
+use crate::{conform, demo, limits, operator_key, private_client, serve, store_check, workspace};
 use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 use drover_storage::StoreError;
 use drover_storage::embedded::OpenError;
@@ -24,6 +25,14 @@ impl Failure {
     /// What the process exits with.
     pub(crate) fn code(&self) -> i32 {
         i32::from(self.code)
+    }
+
+    /// 1: it ran, and found something wrong.
+    pub(crate) fn found(message: impl Into<String>) -> Self {
+        Self {
+            code: 1,
+            message: message.into(),
+        }
     }
 
     /// 64: arguments that can't be used.
@@ -94,6 +103,8 @@ enum Command {
     Demo,
     /// Measure a relay: rates, latencies, server CPU time, memory
     Bench(Box<drover_benches::BenchArgs>),
+    /// Check any relay by its URL against the protocol's rules: exit code 0, or 1 if one is not kept
+    Conform(Box<ConformArgs>),
     /// Ask the running relay whether it lives, not whether it is ready: exit code 0 or 1
     Healthcheck,
     /// Print the readiness document of the running relay: exit code 0 if it is ready, else 1
@@ -129,7 +140,7 @@ enum WorkspaceCommand {
 }
 
 /// Runs the program and says how it ended.
-pub(crate) fn main(args: &[OsString]) -> ExitCode {
+pub fn main(args: &[OsString]) -> ExitCode {
     let environment = std::env::vars_os().collect();
     match run(args, &environment, &mut std::io::stdout()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -166,8 +177,16 @@ fn run(args: &[OsString], environment: &Environment, out: &mut dyn Write) -> Res
         return print(VERSION);
     }
     let command = match cli.command.unwrap_or(Command::Serve) {
-        Command::Demo => return demo::demo(out),
-        Command::Bench(args) => return drover_benches::run(&args).map_err(bench_failure),
+        Command::Demo => {
+            limits::raise();
+            return demo::demo(out);
+        }
+        Command::Bench(args) => {
+            // Each connection it makes is an open file of its own.
+            limits::raise();
+            return drover_benches::run(&args).map_err(bench_failure);
+        }
+        Command::Conform(args) => return conform::run(&args, out),
         command => command,
     };
     let config = load(cli.config.as_deref())?;
@@ -176,7 +195,9 @@ fn run(args: &[OsString], environment: &Environment, out: &mut dyn Write) -> Res
     }
     match command {
         Command::Serve => serve::serve(config, out),
-        Command::Demo | Command::Bench(_) => unreachable!("it was run without a configuration"),
+        Command::Demo | Command::Bench(_) | Command::Conform(_) => {
+            unreachable!("it was run without a configuration")
+        }
         Command::Workspace { command } => {
             let named = |name: &str| workspace::realm(name).map_err(Failure::usage);
             match command {

@@ -21,7 +21,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use environment::Environment;
+pub use environment::Environment;
 pub(crate) use kind::{Database, HostPort, Storage};
 pub(crate) use report::report;
 pub(crate) use table::Key;
@@ -52,6 +52,21 @@ impl ConfigError {
 /// Whether these bytes are the name of a setting.
 pub(crate) fn is_setting(name: &[u8]) -> bool {
     TABLE.iter().any(|row| row.name.as_bytes() == name)
+}
+
+/// What `--check-config` prints for these settings and this relay.toml. Unlike it, opens no file they name.
+///
+/// # Errors
+/// The complaint, one line.
+pub fn check_settings(environment: &Environment, relay_toml: &[u8]) -> Result<String, String> {
+    let resolve = || {
+        let stated = environment::read(environment)?;
+        let refuse = |what: &str| ConfigError::of_name(file::DEFAULT, what);
+        Config::resolve(stated, file::parse(relay_toml, &refuse)?)
+    };
+    resolve()
+        .map(|config| report(&config))
+        .map_err(|error: ConfigError| error.to_string())
 }
 
 /// Where a value came from.

@@ -21,7 +21,7 @@ use crate::config::Key;
 use crate::inspect::{NO_SUCH, Question};
 use crate::running::{Mint, Running};
 use crate::workspace;
-use axum::extract::{DefaultBodyLimit, Path, Request, State};
+use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -32,8 +32,6 @@ use std::sync::Arc;
 
 /// What pollers of the deployed relay know the program as (13 §c.1, c.2).
 const PROGRAM: &str = "wealdrelay";
-/// The longest request body: names only.
-const BODY_BYTES_MAX: usize = 16 << 10;
 
 /// What every handler sees.
 struct Surface {
@@ -92,9 +90,7 @@ pub(crate) fn router(running: Arc<Running>, key: &str) -> Router {
             .route_layer(middleware::from_fn_with_state(surface.clone(), operator_only));
         router = router.merge(operator);
     }
-    router
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
-        .with_state(surface)
+    router.with_state(surface)
 }
 
 const UNAUTHORIZED: (StatusCode, &str) = (StatusCode::UNAUTHORIZED, "operator token required\n");

@@ -269,8 +269,8 @@ impl Running {
 
     /// Whether records can be written and read.
     pub(crate) async fn database(&self) -> Health {
-        if !self.store.healthy() {
-            return Err("the last commit failed or is stuck".to_owned());
+        if let Some(ailment) = self.store.ailment() {
+            return Err(ailment.to_owned());
         }
         let (tell, told) = oneshot::channel();
         let done = Box::new(move |answer: Result<_, _>| {

@@ -46,7 +46,7 @@ const GIGABYTE: u64 = 1_000_000_000;
 /// 69 or 78 if it can't start; 69 if a listener, a shard or the store dies.
 pub(crate) fn serve(config: Config, out: &mut dyn Write) -> Result<(), Failure> {
     logging::install(&config);
-    limits::raise_open_files(config.limit(Key::MaxConnections));
+    limits::raise_open_files(config.limit(Key::MaxConnections))?;
     let runtime = runtime()?;
     let served = runtime.block_on(async {
         let mut signals = Signals::new()?;
@@ -408,6 +408,7 @@ fn relay_config(
         listen: config.address(Key::Listen).to_string(),
         shards: config.shards(),
         turn_us_max: config.number(Key::TurnUsMax),
+        copy_below: config.number(Key::CopyBelow) as usize,
         tls: match config.word(Key::Tls) {
             "file" => TlsSource::File {
                 cert: path(Key::TlsCertFile),

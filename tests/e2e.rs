@@ -3,12 +3,16 @@
 
 #[path = "e2e/clients.rs"]
 mod clients;
+#[path = "e2e/conform.rs"]
+mod conform;
 #[path = "e2e/crash.rs"]
 mod crash;
 #[path = "e2e/limits.rs"]
 mod limits;
 #[path = "e2e/relay.rs"]
 mod relay;
+#[path = "e2e/sabotage.rs"]
+mod sabotage;
 #[path = "e2e/services.rs"]
 mod services;
 #[path = "e2e/shards.rs"]

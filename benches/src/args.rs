@@ -1,5 +1,6 @@
 //! The options, the same in every scenario.
 
+pub use crate::scenario::hostile::attack::Attack;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -22,6 +23,14 @@ pub enum Scenario {
     IdleTls,
     /// Opening and authenticating connections.
     Open,
+    /// A well-behaved client beside hostile ones, attack by attack (spawned relays; not part of `all`).
+    Hostile,
+    /// Publishing a full access set that drops connected devices.
+    Access,
+    /// JOINs racing for one seat, and SENDs while one-time codes are hashed.
+    Join,
+    /// DROP of a long log, and what another group's SENDs notice of it.
+    Drop,
     /// The raw baselines alone, without a relay.
     Baseline,
     /// Ingest and fanout, and the same shapes of work done by Redis in the same run; skips aloud what is not installed.
@@ -41,6 +50,9 @@ impl Scenario {
                 Scenario::Replay,
                 Scenario::Recon,
                 Scenario::Open,
+                Scenario::Access,
+                Scenario::Join,
+                Scenario::Drop,
                 Scenario::Idle,
             ]
             .into_iter()
@@ -58,6 +70,10 @@ pub struct BenchArgs {
     /// What to measure
     #[arg(value_enum)]
     pub scenario: Scenario,
+
+    /// Attacks to measure (hostile) [default: all]
+    #[arg(value_enum)]
+    pub attacks: Vec<Attack>,
 
     /// Start a relay of this binary on a temporary directory, with its budgets opened
     #[arg(long, conflicts_with_all = ["url", "pid"])]
@@ -91,7 +107,7 @@ pub struct BenchArgs {
     #[arg(long, default_value_t = 5.0)]
     pub seconds: f64,
 
-    /// Authenticated connections under load [default: 64; fanout 200 subscribers; idle 4000]
+    /// Authenticated connections under load [default: 64; fanout 200 subscribers; idle 9000; access 100 dropped]
     #[arg(long)]
     pub connections: Option<usize>,
 
@@ -115,9 +131,9 @@ pub struct BenchArgs {
     #[arg(long)]
     pub rate: Option<f64>,
 
-    /// Envelopes in the stored log (replay, recon)
-    #[arg(long, default_value_t = 20_000)]
-    pub envelopes: usize,
+    /// Envelopes in the stored log (replay, recon, drop) [default: 20000; drop 100000]
+    #[arg(long)]
+    pub envelopes: Option<usize>,
 
     /// Envelopes the client lacks (recon)
     #[arg(long, default_value_t = 10)]
@@ -147,11 +163,15 @@ pub struct BenchArgs {
 impl BenchArgs {
     /// Whether the settings are those for which figures are stated that must be reached.
     pub(crate) fn is_reference(&self) -> bool {
-        let untouched = [self.connections, self.groups, self.size]
+        let untouched = [self.connections, self.groups, self.size, self.envelopes]
             .iter()
             .all(Option::is_none);
-        let log = (self.envelopes, self.missing) == (20_000, 10);
-        untouched && log && self.window == 64 && self.rate.is_none_or(|rate| rate == 100.0)
+        untouched && self.missing == 10 && self.window == 64 && self.rate.is_none_or(|rate| rate == 100.0)
+    }
+
+    /// Envelopes in the stored log that is read.
+    pub(crate) fn stored(&self) -> usize {
+        self.envelopes.unwrap_or(20_000)
     }
 
     /// Whether a relay is started.

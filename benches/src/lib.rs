@@ -6,6 +6,7 @@
 //! | Module | Story |
 //! | --- | --- |
 //! | [`args`] | the options, the same in every scenario |
+//! | `authority` | the founder: access sets, invites |
 //! | `error` | what can go wrong, said so that one knows what to change |
 //! | `link` | a plain or TLS byte stream |
 //! | `wsframe` | WebSocket heads by hand: masked ones out, unmasked ones in |
@@ -17,7 +18,7 @@
 //! | `process` | CPU time and memory of a process, from /proc |
 //! | `spawn` | a relay of this binary on a temporary directory |
 //! | `measure` | what one run measured, and medians over runs |
-//! | `scenario` | what is measured: ingest, fanout, replay, recon, idle, open |
+//! | `scenario` | what is measured: ingest, fanout, replay, recon, idle, open, access, join, drop, hostile |
 //! | `baseline` | the same work without a relay: echo, fan-out, append, stream |
 //! | `peers` | the same shapes of work done by Redis |
 //! | `report` | the table, the must-reach figures, JSON |
@@ -25,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 pub mod args;
+mod authority;
 mod baseline;
 mod error;
 mod inflight;

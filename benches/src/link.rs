@@ -22,6 +22,8 @@ pub(crate) struct Target {
     /// `/relay` as a rule.
     path: String,
     tls: Option<Arc<ClientConfig>>,
+    /// What a proxy in front would say of the client.
+    forwarded_for: Option<String>,
 }
 
 impl Target {
@@ -48,12 +50,35 @@ impl Target {
             authority,
             path: path.to_owned(),
             tls: tls.then(unchecked_tls),
+            forwarded_for: None,
         })
+    }
+
+    /// The same, as a client at this address would reach it through a proxy.
+    pub(crate) fn forwarded_for(&self, source: String) -> Self {
+        Self {
+            forwarded_for: Some(source),
+            ..self.clone()
+        }
+    }
+
+    /// The header line a proxy would add, or nothing.
+    pub(crate) fn forwarded_line(&self) -> String {
+        let line = |source| format!("X-Forwarded-For: {source}\r\n");
+        self.forwarded_for.as_ref().map_or_else(String::new, line)
     }
 
     /// The value of the Host header.
     pub(crate) fn authority(&self) -> &str {
         &self.authority
+    }
+
+    /// Its address.
+    pub(crate) fn address(&self) -> io::Result<std::net::SocketAddr> {
+        let mut addresses = self.authority.to_socket_addrs()?;
+        addresses
+            .next()
+            .ok_or_else(|| io::Error::other("the relay has no address"))
     }
 
     /// The path of the upgrade request.

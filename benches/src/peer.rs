@@ -6,7 +6,7 @@ use crate::wsframe::{self, Inbound};
 use drover_wire::frame::{Frame, List32Buf, PROTOCOL_VERSION};
 use drover_wire::id::{GroupId, PublicKey};
 use ed25519_dalek::SigningKey;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 
 /// Bytes asked for by one read.
 const READ_BYTES: usize = 16 << 10;
@@ -84,9 +84,40 @@ impl Peer {
         }
     }
 
+    /// Whether the relay has ended the connection by now. From here on the peer can't wait any more.
+    pub(crate) fn has_ended(&mut self) -> Result<bool, Error> {
+        self.link.set_nonblocking()?;
+        loop {
+            match wsframe::first(&self.inbound)? {
+                Some((Inbound::Close, _)) => return Ok(true),
+                Some((_, len)) => {
+                    self.inbound.drain(..len);
+                    continue;
+                }
+                None => (),
+            }
+            let mut buffer = [0; 512];
+            match self.link.read(&mut buffer) {
+                Ok(0) => return Ok(true),
+                Ok(count) => self.inbound.extend_from_slice(&buffer[..count]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(true),
+                Err(error) => return Err(error).doing("receive"),
+            }
+        }
+    }
+
     /// The stream, and what was read from it but not yet asked for.
     pub(crate) fn into_parts(self) -> (Link, Vec<u8>) {
         (self.link, self.inbound)
+    }
+
+    /// The socket, if it is a plain one.
+    pub(crate) fn into_tcp(self) -> Option<std::net::TcpStream> {
+        match self.link {
+            Link::Plain(stream) => Some(stream),
+            Link::Tls(_) => None,
+        }
     }
 
     fn read_more(&mut self) -> Result<(), Error> {
@@ -106,9 +137,10 @@ impl Peer {
 pub(crate) fn upgrade_request(target: &Target) -> String {
     format!(
         "GET {} HTTP/1.1\r\nHost: {}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
-         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{}\r\n",
         target.path(),
-        target.authority()
+        target.authority(),
+        target.forwarded_line()
     )
 }
 

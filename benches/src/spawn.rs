@@ -23,6 +23,8 @@ const CODE_PREFIX: &str = "weald:   invite code";
 /// A running relay; dropping it kills it and removes its data.
 pub(crate) struct Relay {
     child: Child,
+    /// Its program, with the environment it was started in.
+    command: Command,
     _dir: TempDir,
     /// Where it listens.
     pub(crate) url: String,
@@ -64,16 +66,23 @@ impl Relay {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(log);
+        let mut again = Command::new(command.get_program());
         for pair in &args.env {
             let (name, value) = pair
                 .split_once('=')
                 .ok_or_else(|| Error::Usage(format!("--env {pair}: NAME=VALUE expected")))?;
             command.env(name, value);
         }
+        again.envs(
+            command
+                .get_envs()
+                .filter_map(|(name, value)| Some((name, value?))),
+        );
         let mut child = command.spawn().doing("spawn the relay")?;
         let lines = lines_of(&mut child)?;
         let mut relay = Self {
             child,
+            command: again,
             url: format!("{}://{address}/relay", if tls { "wss" } else { "ws" }),
             invite: String::new(),
             code: String::new(),
@@ -87,6 +96,19 @@ impl Relay {
                 Error::Spawn(format!("{what}\n{}", log_tail(&relay._dir.path().join("stderr"))))
             })?;
         Ok(relay)
+    }
+
+    /// Mints a further workspace; its invite link.
+    pub(crate) fn mint(&mut self) -> Result<String, Error> {
+        let minted = self
+            .command
+            .args(["workspace", "new", "guessed.example"])
+            .output()
+            .doing("mint a workspace")?;
+        let said = String::from_utf8_lossy(&minted.stdout);
+        let link = said.lines().find_map(|line| line.strip_prefix(LINK_PREFIX));
+        link.map(|link| link.trim().to_owned())
+            .ok_or_else(|| Error::Spawn(String::from_utf8_lossy(&minted.stderr).into_owned()))
     }
 
     /// Its process id.

@@ -1,12 +1,13 @@
 //! Founding and joining a workspace, admitting devices, files of device keys (05 §7.2, 06 §12, §13).
 
 use crate::args::BenchArgs;
+use crate::authority::Authority;
 use crate::error::Error;
 use crate::link::Target;
 use crate::peer::{Peer, encoded, public_key};
-use drover_wire::access::{AccessSet, AccessState, LIST_MAX};
+use drover_wire::access::{AccessState, LIST_MAX};
 use drover_wire::frame::Frame;
-use drover_wire::id::{EntryHash, GroupId, Hash, PublicKey, Salt, Signature, Token};
+use drover_wire::id::{GroupId, Token};
 use drover_wire::invite::Record;
 use drover_wire::join::{Request, Response};
 use ed25519_dalek::SigningKey;
@@ -17,7 +18,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Devices beside the founder and its recovery key that fit one access set.
-const DEVICES_MAX: usize = LIST_MAX - 2;
+pub(crate) const DEVICES_MAX: usize = LIST_MAX - 2;
 
 /// Devices that are admitted, and a group of their workspace.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub(crate) struct Workspace {
     groups: Vec<GroupId>,
     /// Whether the devices may create groups by naming them.
     creates_groups: bool,
+    /// Of a workspace that was founded here.
+    authority: Option<Authority>,
 }
 
 impl Workspace {
@@ -63,8 +66,7 @@ impl Workspace {
                 _ => None,
             },
         )?;
-        let mut nonce = [0; 16];
-        fill(&mut nonce);
+        let nonce: [u8; 16] = random();
         let device = public_key(&founder);
         let reserve = Request::Reserve {
             token: &token.0,
@@ -80,8 +82,9 @@ impl Workspace {
                 devices: vec![founder],
                 groups: record.scopes.clone(),
                 creates_groups: false,
+                authority: None,
             }),
-            _ => found(peer, &founder, devices),
+            _ => found(peer, founder, devices),
         }
     }
 
@@ -115,6 +118,7 @@ impl Workspace {
             devices,
             groups,
             creates_groups: true,
+            authority: None,
         })
     }
 
@@ -143,6 +147,35 @@ impl Workspace {
         text
     }
 
+    /// Whoever founded it.
+    ///
+    /// # Errors
+    /// When it was not founded here.
+    pub(crate) fn authority(&mut self) -> Result<&mut Authority, Error> {
+        self.authority.as_mut().ok_or_else(|| {
+            Error::Usage(
+                "this scenario founds its workspace: --spawn, or --invite with a bootstrap invite".into(),
+            )
+        })
+    }
+
+    /// A connection of the founder's that names these groups.
+    pub(crate) fn connect_founder(&mut self, target: &Target, groups: &[GroupId]) -> Result<Peer, Error> {
+        let named: Vec<GroupId> = self.groups[..1].iter().chain(groups).copied().collect();
+        Peer::authenticated(target, &self.authority()?.key, &named)
+    }
+
+    /// A group that every connection names.
+    pub(crate) fn root(&self) -> GroupId {
+        self.groups[0]
+    }
+
+    /// Takes this device's place in the list.
+    pub(crate) fn replace_device(&mut self, connection: usize, device: SigningKey) {
+        let place = connection % self.devices.len();
+        self.devices[place] = device;
+    }
+
     /// The device of the connection with this number.
     pub(crate) fn device(&self, connection: usize) -> &SigningKey {
         &self.devices[connection % self.devices.len()]
@@ -150,13 +183,8 @@ impl Workspace {
 
     /// `count` groups: new ones where the devices may create them, else those there are, over and over.
     pub(crate) fn groups(&self, count: usize) -> Vec<GroupId> {
-        let new = |_| {
-            let mut id = [0; 32];
-            fill(&mut id);
-            GroupId(id)
-        };
         if self.creates_groups {
-            (0..count).map(new).collect()
+            (0..count).map(|_| GroupId(random())).collect()
         } else {
             self.groups.iter().copied().cycle().take(count).collect()
         }
@@ -173,57 +201,23 @@ impl Workspace {
     }
 }
 
-/// Publishes the first access set over the founder's connection, with all devices in it.
-fn found(mut peer: Peer, founder: &SigningKey, devices: usize) -> Result<Workspace, Error> {
-    let mut group = [0; 32];
-    fill(&mut group);
-    let group = GroupId(group);
-    peer.authenticate(founder, &[group])?;
+/// Founds the workspace over the founder's connection, with this many devices in its first access set.
+fn found(mut peer: Peer, founder: SigningKey, devices: usize) -> Result<Workspace, Error> {
+    let group = GroupId(random());
+    peer.authenticate(&founder, &[group])?;
     peer.send(&encoded(&Frame::Access { body: &[] }))?;
     let state = peer.answer(|frame| match frame {
         Frame::Access { body } => AccessState::decode(body).ok(),
         _ => None,
     })?;
     let devices: Vec<SigningKey> = (0..devices.clamp(1, DEVICES_MAX)).map(|_| new_key()).collect();
-    let set = first_set(founder, &public_key(&new_key()), &devices, &state.salt);
-    peer.send(&encoded(&Frame::Access { body: &set.encode() }))?;
-    let digest = peer.answer(|frame| match frame {
-        Frame::Access { body } => Hash::from_slice(body),
-        _ => None,
-    })?;
-    if digest != set.digest() {
-        return Err(Error::Unexpected("another access set was accepted".into()));
-    }
+    let authority = Authority::found(&mut peer, founder, &devices, state.salt)?;
     Ok(Workspace {
         devices,
         groups: vec![group],
         creates_groups: true,
+        authority: Some(authority),
     })
-}
-
-fn first_set(founder: &SigningKey, recovery: &PublicKey, devices: &[SigningKey], salt: &Salt) -> AccessSet {
-    let signer = public_key(founder);
-    let mut entries: Vec<EntryHash> = devices
-        .iter()
-        .map(public_key)
-        .chain([signer, *recovery])
-        .map(|key| EntryHash::of(&key, salt))
-        .collect();
-    entries.sort_unstable();
-    AccessSet {
-        workspace: [0; 32],
-        version: 0,
-        prev_hash: Hash([0; 32]),
-        issued_at_ms: 0,
-        entries,
-        authorizers: vec![signer],
-        recovery: vec![*recovery],
-        quorum: None,
-        pending: Vec::new(),
-        signer,
-        sig: Signature([0; 64]),
-    }
-    .signed(founder)
 }
 
 /// One JOIN request and what is wanted of its answer.
@@ -244,18 +238,18 @@ fn request<T>(
 
 /// A fresh device key.
 pub(crate) fn new_key() -> SigningKey {
-    let mut seed = [0; 32];
-    fill(&mut seed);
-    SigningKey::from_bytes(&seed)
+    SigningKey::from_bytes(&random())
 }
 
 /// Random bytes.
-fn fill(bytes: &mut [u8]) {
-    getrandom::fill(bytes).expect("the system has random bytes");
+pub(crate) fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).expect("the system has random bytes");
+    bytes
 }
 
 /// The token at the end of an invite link, or alone.
-fn parse_token(invite: &str) -> Option<Token> {
+pub(crate) fn parse_token(invite: &str) -> Option<Token> {
     parse_hex(invite.rsplit('/').next()?).map(Token)
 }
 
@@ -289,6 +283,7 @@ mod tests {
             devices: vec![new_key(), new_key()],
             groups: vec![GroupId([3; 32])],
             creates_groups: true,
+            authority: None,
         };
         let read = Workspace::parse(&workspace.to_text()).expect("a key file");
         assert_eq!(read.devices, workspace.devices);
@@ -307,13 +302,5 @@ mod tests {
         assert_eq!(token.0[..3], [0, 0x11, 0x22]);
         assert_eq!(parse_token("00112233445566778899aabbccddeeff"), Some(token));
         assert_eq!(parse_token("https://h/join/0011"), None);
-    }
-
-    #[test]
-    fn the_first_set_has_the_shape_a_relay_asks_for() {
-        let devices: Vec<SigningKey> = (0..5).map(|_| new_key()).collect();
-        let set = first_set(&new_key(), &public_key(&new_key()), &devices, &Salt([1; 32]));
-        assert_eq!(set.check_shape(), Ok(()));
-        assert_eq!(set.entries.len(), 7);
     }
 }

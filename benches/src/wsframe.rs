@@ -20,6 +20,13 @@ pub(crate) fn put_pong(payload: &[u8], out: &mut Vec<u8>) {
     put_frame(PONG, payload, out);
 }
 
+/// One masked frame of any kind: `first` is FIN and opcode.
+pub(crate) fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_frame(first, payload, &mut out);
+    out
+}
+
 fn put_frame(first: u8, payload: &[u8], out: &mut Vec<u8>) {
     out.push(first);
     let len = payload.len();

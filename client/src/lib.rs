@@ -37,6 +37,7 @@
 //! | [`wake`] | whether and for what a sleeping device is woken |
 //! | [`payload`] | what is inside an envelope: author chains, attestation. Relays never see it |
 //! | [`identity`], [`url`], [`tls`], [`clock`] | keys, addresses, certificates, clocks |
+//! | [`raw`] | a socket without a session, for tools that send what no client would |
 //! | [`recon`], [`backoff`] | the pure parts, for other drivers |
 //! | [`limits`] | every ceiling and its reason |
 //!
@@ -60,6 +61,7 @@ pub mod keys;
 pub mod limits;
 pub mod payload;
 mod random;
+pub mod raw;
 pub mod recon;
 pub mod retention;
 mod session;

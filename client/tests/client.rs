@@ -141,18 +141,29 @@ async fn nothing_is_lost_or_doubled_over_cut_connections() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restarting_relay_is_given_its_time() {
     let relay = FakeRelay::start().await;
-    let (alice, _) = client(&relay);
+    let (mut alice, _) = client(&relay);
     alice.online().await.unwrap();
-    let before = std::time::Instant::now();
-    relay.restart(1);
     // The next attempt meets a relay at capacity, which names its own interval.
     relay.lock().refuse_upgrades = 1;
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    alice.send(envelope(1)).await.unwrap();
-    assert!(
-        before.elapsed() >= Duration::from_secs(2),
-        "1 s for the restart, 1 s for the 503"
-    );
+    let restarted = std::time::Instant::now();
+    relay.restart(1);
+    let mut waits = Vec::new();
+    let sent = tokio::spawn({
+        let alice = alice.clone();
+        async move { alice.send(envelope(1)).await }
+    });
+    loop {
+        match alice.status_changed().await {
+            Status::Waiting(error) => waits.push(error.retry_after_s()),
+            Status::Online(_) if !waits.is_empty() => break,
+            Status::Online(_) | Status::Connecting => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    // Never earlier than asked: once by the ERROR before the cut, once by the 503.
+    assert!(restarted.elapsed() >= Duration::from_secs(2));
+    assert_eq!(waits, [None, Some(1)], "the cut, then the 503");
+    sent.await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

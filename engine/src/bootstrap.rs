@@ -16,6 +16,7 @@ pub const FIRST_WORKSPACE: &[u8] = b"first";
 pub use crate::records::Handoff;
 
 /// A workspace about to exist.
+#[derive(Clone)]
 pub struct Minted {
     pub(crate) batch: ControlBatch,
     /// It is the relay's own.
@@ -76,8 +77,24 @@ pub fn genesis_fingerprint(public_key: &[u8; 32]) -> Hash {
 /// # Errors
 /// See [`MintError`].
 pub fn mint(realm: &RealmId, now_ms: u64, first: bool) -> Result<Minted, MintError> {
-    let mut random = [0; 32 + 16 + 32 + 32 + 8];
+    let mut random = [0; RANDOM_BYTES];
     getrandom::fill(&mut random)?;
+    mint_from(&random, realm, now_ms, first)
+}
+
+/// Random bytes that go into a mint: genesis key, token, update key, salt, code.
+pub const RANDOM_BYTES: usize = 32 + 16 + 32 + 32 + 8;
+
+/// The same from bytes drawn elsewhere, which must be as good as [`mint`]'s own: keys and the code are made of them.
+///
+/// # Errors
+/// [`MintError::Hash`].
+pub fn mint_from(
+    random: &[u8; RANDOM_BYTES],
+    realm: &RealmId,
+    now_ms: u64,
+    first: bool,
+) -> Result<Minted, MintError> {
     let take = |range: std::ops::Range<usize>| &random[range];
     let array32 = |range| -> [u8; 32] { take(range).try_into().unwrap_or_default() };
     let key = SigningKey::from_bytes(&array32(0..32));

@@ -338,3 +338,57 @@ fn confirmed(prior: Option<&Quorum>, carried: Option<&Quorum>, digest: &Hash, en
     }
     counted.len() >= usize::from(prior.threshold)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value as Json;
+
+    fn bytes(json: &Json) -> Vec<u8> {
+        let digits = json.as_str().expect("hex").as_bytes().as_chunks::<2>().0;
+        let pair = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).expect("hex"), 16);
+        digits.iter().map(|digits| pair(digits).expect("hex")).collect()
+    }
+
+    /// W05.5, W05.7, W05.10 to W05.12, W05.25 as data: each step of vectors/weald/access-chain.json is judged against
+    /// those accepted before it.
+    #[test]
+    fn the_published_chain_is_judged_as_stated() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../vectors/weald/access-chain.json");
+        let file: Json = serde_json::from_slice(&std::fs::read(path).expect("the vectors")).expect("JSON");
+        let salt = Salt(bytes(&file["salt"]).try_into().expect("32 bytes"));
+        let mut chain = Chain::default();
+        for step in file["steps"].as_array().expect("steps") {
+            let what = &step["name"];
+            let at_ms = step["at_ms"].as_u64().expect("a time");
+            let set = AccessSet::decode(&bytes(&step["set"])).expect("a set");
+            let judged = chain.judge(&set, &salt, at_ms, None);
+            let code = judged.as_ref().err().map(|refusal| {
+                let code = refusal.code;
+                format!("{}/{}", code.class().as_str(), code.as_str())
+            });
+            assert_eq!(code.as_deref(), step["refused"].as_str(), "{what}");
+            let Ok(acceptance) = judged else { continue };
+            assert_eq!(acceptance.digest.0.to_vec(), bytes(&step["digest"]), "{what}");
+            // What `published` does to the chain.
+            for device in &acceptance.cleared {
+                chain
+                    .probations
+                    .get_mut(device)
+                    .expect("it was open")
+                    .cleared_version = Some(set.version);
+            }
+            if let Some(rotation) = acceptance.rotation {
+                chain.rotations.insert(rotation.spent, at_ms);
+                chain.rotations.insert(rotation.successor, at_ms);
+                let opened = Probation {
+                    introduced_version: set.version,
+                    pinned: set.pending.clone(),
+                    cleared_version: None,
+                };
+                chain.probations.insert(rotation.device, opened);
+            }
+            chain.head = Some(Head::new(set));
+        }
+    }
+}

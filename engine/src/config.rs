@@ -17,6 +17,8 @@ pub struct Config {
     pub live: bool,
     /// LIVE frames per connection and minute.
     pub live_frames_per_minute: u32,
+    /// Calls the process may carry at a time; `None`: CALL and MEDIA are off.
+    pub max_concurrent_calls: Option<usize>,
     /// SEND frames per device and minute.
     pub send_frames_per_minute: u64,
     /// SEND ciphertext bytes per device and minute.
@@ -69,6 +71,7 @@ impl Default for Config {
             access_set: true,
             live: true,
             live_frames_per_minute: 60,
+            max_concurrent_calls: Some(8),
             send_frames_per_minute: 6_000,
             send_bytes_per_minute: 67_108_864,
             group_ingress_bytes_per_minute: Some(8 << 20),

@@ -4,6 +4,7 @@
 use crate::bootstrap::FIRST_WORKSPACE;
 use crate::inspect;
 use crate::records::{self, Handoff};
+use drover_media::CallTable;
 use drover_storage::control::{ControlStore, DirectoryKind};
 use drover_storage::{RealmId, StoreError};
 use drover_wire::id::{EntryHash, GroupId, PublicKey, Salt, Token};
@@ -36,6 +37,8 @@ struct Maps {
 #[derive(Default)]
 pub struct Directory {
     maps: RwLock<Maps>,
+    /// Ids of open calls: never stored.
+    calls: Arc<CallTable>,
 }
 
 impl Directory {
@@ -62,7 +65,13 @@ impl Directory {
         }
         Ok(Self {
             maps: RwLock::new(maps),
+            calls: Arc::default(),
         })
+    }
+
+    /// The open calls of the process.
+    pub fn calls(&self) -> &Arc<CallTable> {
+        &self.calls
     }
 
     /// Reads every sealed bootstrap invite, so that they can be served from memory. Blocks: called once at start.

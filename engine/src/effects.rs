@@ -4,6 +4,7 @@ use crate::event::{ConnId, StoreAnswer, Ticket};
 use crate::outbox::{Outbound, Room};
 use crate::shard::{Session, ShardMessage};
 use crate::wake::Wake;
+use bytes::Bytes;
 use drover_storage::RealmId;
 use drover_storage::control::{ControlBatch, ControlStore, DirectoryKey};
 use drover_storage::log::{AppendBatch, LogStore, StreamId};
@@ -131,6 +132,10 @@ pub trait Effects {
 
     /// Queues messages in the durable lane. `false`, and nothing queued, if they don't fit.
     fn send(&mut self, conn: ConnId, out: Outbound) -> bool;
+
+    /// Queues one framed MEDIA message in the connection's media lane ([`crate::outbox::Outbox::push_media`]): it leaves
+    /// before what waits in the durable lane, or is shed. Nothing happens for a connection that is gone.
+    fn media(&mut self, conn: ConnId, message: &Bytes);
 
     /// Asks for one [`crate::Event::Room`] once at least a quarter of the outbox is free.
     fn watch_room(&mut self, conn: ConnId);

@@ -1,11 +1,12 @@
 //! What comes into a shard.
 
 use crate::shard::{Session, ShardMessage};
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use drover_storage::RealmId;
 use drover_storage::StoreError;
 use drover_storage::control::Outcome;
 use drover_storage::log::{IndexEntry, Record};
+use drover_wire::ws;
 
 /// A connection on one shard: a slot and how often the slot was used before. Made by the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -31,6 +32,61 @@ pub struct Peer {
     /// The source address as text: the transport peer, or the element of the forwarded chain (02 §1). Never logged
     /// or stored.
     pub source: Box<str>,
+}
+
+/// One whole inbound message. A transport that can puts the head of an outbound WebSocket message in front of it, where
+/// the inbound head and its mask were: what is forwarded as it came is then a reference to the bytes that were read.
+#[derive(Clone, Debug)]
+pub struct Inbound {
+    /// Perhaps a head, then the message.
+    bytes: Bytes,
+    head_bytes: usize,
+}
+
+impl Inbound {
+    /// `bytes` begins with the head of an unmasked, final binary message that holds the rest.
+    pub fn framed(bytes: Bytes, head_bytes: usize) -> Self {
+        debug_assert_eq!(head_bytes, ws::head_len(bytes.len() - head_bytes));
+        Self { bytes, head_bytes }
+    }
+
+    /// The message.
+    pub fn payload(&self) -> &[u8] {
+        &self.bytes[self.head_bytes..]
+    }
+
+    /// The message, by reference.
+    pub fn into_payload(mut self) -> Bytes {
+        self.bytes.advance(self.head_bytes);
+        self.bytes
+    }
+
+    /// The message behind its head, and how many bytes had to be copied for that.
+    pub fn into_framed(self) -> (Bytes, usize) {
+        if self.head_bytes > 0 {
+            return (self.bytes, 0);
+        }
+        let mut framed = Vec::with_capacity(ws::head_len(self.bytes.len()) + self.bytes.len());
+        ws::binary_head(self.bytes.len(), &mut framed);
+        framed.extend_from_slice(&self.bytes);
+        (framed.into(), self.bytes.len())
+    }
+}
+
+impl PartialEq for Inbound {
+    /// The same message, with or without a head in front of it.
+    fn eq(&self, other: &Self) -> bool {
+        self.payload() == other.payload()
+    }
+}
+
+impl Eq for Inbound {}
+
+impl From<Bytes> for Inbound {
+    /// A message without a head in front of it.
+    fn from(bytes: Bytes) -> Self {
+        Self { bytes, head_bytes: 0 }
+    }
 }
 
 /// Whether the connection's next message may be handed over.

@@ -27,7 +27,7 @@ impl Index {
     pub(crate) fn new(entries: &[IndexEntry], first_seq: u64, secret: u64) -> Self {
         let mut index = Self {
             items: Vec::with_capacity(entries.len()),
-            by_id: HashTable::new(),
+            by_id: HashTable::with_capacity(entries.len()),
             durable: 0,
             first_seq,
             secret,

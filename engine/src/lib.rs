@@ -41,5 +41,5 @@ pub mod wake;
 pub use config::Config;
 pub use directory::Directory;
 pub use effects::Effects;
-pub use event::{ConnId, Event, Flow, Now, Peer};
+pub use event::{ConnId, Event, Flow, Inbound, Now, Peer};
 pub use shard::Shard;

@@ -41,10 +41,8 @@ pub(crate) const KEY_PACKAGES_PER_SHELF: usize = 100;
 pub(crate) const KEY_PACKAGE_LIFE_MS: u64 = 90 * 86_400_000;
 /// Key packages one KEYS fetch may ask for.
 pub(crate) const KEYS_FETCH_MAX: u8 = 8;
-/// Ciphertext of one LIVE frame and body of one CALL frame.
+/// Ciphertext of one LIVE frame.
 pub(crate) const LIVE_BYTES_MAX: usize = 4096;
-/// Ciphertext of one MEDIA frame.
-pub(crate) const MEDIA_BYTES_MAX: usize = 1500;
 /// One handshake message.
 pub(crate) const HANDSHAKE_BYTES_MAX: usize = 524_288;
 /// How far ahead a wake registration may expire: 30 days and 5 minutes of slack (decisions.md 10).

@@ -45,8 +45,18 @@ pub struct Metrics {
     pub fanout_frames: Counter,
     /// Downgrade episodes begun.
     pub subscriber_downgrades: Counter,
-    /// LIVE frames a full queue shed.
+    /// LIVE and CALL frames a full queue shed, per recipient.
     pub live_shed: Counter,
+    /// CALLs refused because the connection has its share of the calls.
+    pub calls_share_refused: Counter,
+    /// MEDIA frames of connections that are not in the call, reported or not.
+    pub media_denied: Counter,
+    /// MEDIA frames queued, per recipient.
+    pub media_forwarded: Counter,
+    /// Bytes of those, as they are written.
+    pub media_forwarded_bytes: Counter,
+    /// Bytes of MEDIA copied because the transport had no head in front of them.
+    pub media_copied_bytes: Counter,
     /// RECON rounds answered.
     pub recon_rounds: Counter,
     /// Append batches that were committed.

@@ -5,6 +5,7 @@ use crate::effects::{CloseHow, CloseReason};
 use crate::event::Peer;
 use crate::outbox::Outbound;
 use bytes::Bytes;
+use drover_media::Sender;
 use drover_storage::RealmId;
 use drover_storage::log::{Record, StreamKind};
 use drover_wire::frame::{Frame, Keys, Wake};
@@ -210,6 +211,8 @@ pub struct Session {
     /// Groups it holds by SUB (slots on this shard).
     pub(crate) subscribed: Vec<u32>,
     pub(crate) budgets: Option<Box<Budgets>>,
+    /// Its MEDIA budgets; there once it has joined a call or sent MEDIA.
+    pub(crate) media: Option<Box<Sender>>,
     pub(crate) owed: VecDeque<Owed>,
     pub(crate) waiting: Waiting,
     /// The frame being handled was charged when it was first seen.
@@ -248,6 +251,7 @@ impl Session {
             judging: None,
             subscribed: Vec::new(),
             budgets: None,
+            media: None,
             owed: VecDeque::new(),
             waiting: Waiting::No,
             charged: false,

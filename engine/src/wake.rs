@@ -210,10 +210,10 @@ mod tests {
     fn what_waits_in_the_queue_is_not_queued_again_before_it_leaves() {
         let mut all = registrations(&[1, 7, 4]);
         assert_eq!(woken(&mut all, Category::Message, 0), [0, 1]);
-        assert_eq!(woken(&mut all, Category::Message, 1_999), []);
+        assert!(woken(&mut all, Category::Message, 1_999).is_empty());
         // Device 1 waits for a message already; device 2 does not.
         assert_eq!(woken(&mut all, Category::Handshake, 500), [2]);
-        assert_eq!(woken(&mut all, Category::Handshake, 1_999), []);
+        assert!(woken(&mut all, Category::Handshake, 1_999).is_empty());
         assert_eq!(
             woken(&mut all, Category::Handshake, 2_000),
             [1],
@@ -249,7 +249,10 @@ mod tests {
             handles.clone()
         };
         assert_eq!(message(&mut all, 0, 0), [1]);
-        assert_eq!(message(&mut all, 9, 1), [], "nobody said that somebody left");
+        assert!(
+            message(&mut all, 9, 1).is_empty(),
+            "nobody said that somebody left"
+        );
         all.stir();
         assert_eq!(message(&mut all, 9, 2), [0]);
         assert_eq!(message(&mut all, 9, 2_000), [1], "each waits its own time");

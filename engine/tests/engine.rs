@@ -8,6 +8,7 @@ mod world;
 mod cases {
     mod access;
     mod admission;
+    mod calls;
     mod collector;
     mod commits;
     mod crash;

@@ -6,8 +6,8 @@ use super::table::{IMAGE_DIGEST, PREFIXES, TABLE};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
-/// A process environment; tests make their own.
-pub(crate) type Environment = Vec<(OsString, OsString)>;
+/// A process environment: names and values.
+pub type Environment = Vec<(OsString, OsString)>;
 
 /// What the environment states.
 #[derive(Debug, Default)]

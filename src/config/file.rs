@@ -19,16 +19,21 @@ pub(crate) fn read(named: Option<&Path>) -> Result<BTreeMap<usize, String>, Conf
     let path = named.unwrap_or(Path::new(DEFAULT));
     let refuse = |what: &str| ConfigError::of_name(&path.display().to_string(), what);
     match std::fs::read(path) {
-        Ok(bytes) => match std::str::from_utf8(&bytes) {
-            Ok(text) => parse(text, &refuse),
-            Err(_) => Err(refuse("is not UTF-8")),
-        },
+        Ok(bytes) => parse(&bytes, &refuse),
         Err(error) if error.kind() == ErrorKind::NotFound && named.is_none() => Ok(BTreeMap::new()),
         Err(error) => Err(refuse(&format!("cannot be read: {}", error.kind()))),
     }
 }
 
-fn parse(text: &str, refuse: &dyn Fn(&str) -> ConfigError) -> Result<BTreeMap<usize, String>, ConfigError> {
+/// What these bytes of a file state.
+///
+/// # Errors
+/// What `refuse` makes of a complaint.
+pub(super) fn parse(
+    bytes: &[u8],
+    refuse: &dyn Fn(&str) -> ConfigError,
+) -> Result<BTreeMap<usize, String>, ConfigError> {
+    let text = std::str::from_utf8(bytes).map_err(|_| refuse("is not UTF-8"))?;
     let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
         // The error's own text quotes the line, which may hold a secret.
         let at = error.span().map_or(0, |span| span.start.min(text.len()));
@@ -85,7 +90,7 @@ mod tests {
     use super::*;
 
     fn parse_text(text: &str) -> Result<BTreeMap<usize, String>, String> {
-        parse(text, &|what| ConfigError::of_name("relay.toml", what)).map_err(|e| e.to_string())
+        parse(text.as_bytes(), &|what| ConfigError::of_name(DEFAULT, what)).map_err(|e| e.to_string())
     }
 
     #[test]

@@ -27,7 +27,7 @@ name that is not listed here, an array or a table is refused: exit code 78 and o
 
 Each client holds an open file of the process, and 512 more are kept for the store and the private listener. The soft
 limit (`ulimit -n`) is raised to the hard one at the start; if that is below `WEALD_RELAY_MAX_CONNECTIONS` + 512, a
-warning says so and clients beyond it are turned away.
+warning says so and clients beyond it are turned away; below 128 it does not start.
 
 ";
 

@@ -1,7 +1,13 @@
-//! The private listener's connections: at most so many, and none that stays without asking anything. `axum::serve` bounds
+//! The private listener's connections: at most so many, and none that stays without asking anything, or in the middle of
+//! asking. `axum::serve` bounds
 //! neither, and whoever reaches the port could use up the process's files, which the public listener needs.
 
 use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::Request;
+use axum::http::{StatusCode, header};
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
@@ -13,8 +19,10 @@ use tokio::sync::{Semaphore, oneshot, watch};
 
 /// Connections at once; who comes then waits to be accepted.
 const CONNECTIONS_MAX: u32 = 64;
-/// How long a connection may take to send the head of its next request.
+/// How long a connection may take to send the head of its next request, and its body after that.
 pub(crate) const HEADERS: Duration = Duration::from_secs(10);
+/// The longest request body: names only.
+const BODY_BYTES_MAX: usize = 16 << 10;
 /// How long it waits after the system refused to accept: what it lacks then, files mostly, others have to give back.
 const REFUSED: Duration = Duration::from_secs(1);
 
@@ -31,6 +39,7 @@ pub(crate) async fn serve(
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(headers);
+    let router = router.layer(from_fn(move |request, next| whole(request, next, headers)));
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX as usize));
     let (ending, end) = watch::channel(());
     loop {
@@ -66,6 +75,18 @@ pub(crate) async fn serve(
     }
     drop((listener, ending));
     let _ = places.acquire_many(CONNECTIONS_MAX).await;
+}
+
+/// Hands a request on once its body is there. hyper has a deadline for the head alone.
+async fn whole(request: Request, next: Next, patience: Duration) -> Response {
+    let (head, body) = request.into_parts();
+    let refused = match tokio::time::timeout(patience, to_bytes(body, BODY_BYTES_MAX)).await {
+        Ok(Ok(body)) => return next.run(Request::from_parts(head, Body::from(body))).await,
+        Ok(Err(_)) => StatusCode::PAYLOAD_TOO_LARGE,
+        Err(_) => StatusCode::REQUEST_TIMEOUT,
+    };
+    // What is left of the body would be taken for the next request.
+    (refused, [(header::CONNECTION, "close")]).into_response()
 }
 
 #[cfg(test)]
@@ -107,6 +128,25 @@ mod tests {
             let ended = tokio::time::timeout(Duration::from_secs(20), rest(&mut stream)).await;
             assert!(!ended.expect("it is closed").contains(" 200 "), "{begun:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn who_never_finishes_a_body_is_let_go_of() {
+        let (address, _end, _task) = start(Duration::from_millis(50)).await;
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let begun = b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf";
+        stream.write_all(begun).await.unwrap();
+        let ended = tokio::time::timeout(Duration::from_secs(20), rest(&mut stream)).await;
+        assert!(ended.expect("it is closed").starts_with("HTTP/1.1 408 "));
+
+        let (address, _end, _task) = start(LONG).await;
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let long = format!(
+            "GET / HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n",
+            BODY_BYTES_MAX + 1
+        );
+        stream.write_all(long.as_bytes()).await.unwrap();
+        assert!(rest(&mut stream).await.starts_with("HTTP/1.1 413 "));
     }
 
     #[tokio::test]

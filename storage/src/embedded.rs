@@ -9,12 +9,14 @@
 //! | `synced` | the control store's last commit known to be durable, kept outside the database |
 //! | `tables` | which key holds what |
 //! | `committer` | the one thread that writes there |
+//! | `mend` | what it does after a write failed |
 //! | `readers` | the two threads that read there |
 
 mod audit;
 mod committer;
 mod fjall_control;
 mod format;
+mod mend;
 mod migrate;
 mod readers;
 mod synced;
@@ -34,10 +36,12 @@ use bytes::Bytes;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What every report of damage in the control store ends with.
-const RESTORE: &str =
-    "Restore the folder from a backup, or move it away to start empty; nothing in it was changed";
+const RESTORE: &str = "Restore the folder from a backup, or move it away to start empty; nothing acknowledged in it was changed";
+/// A commit that takes this long is stuck: the disk does not answer, or fjall waits for background work that died.
+pub(crate) const STUCK: Duration = Duration::from_secs(30);
 /// The control store's folder in the store's.
 const CONTROL: &str = "control";
 /// The log's.
@@ -201,10 +205,13 @@ impl Embedded {
         {
             let new = fjall_control::open_tables(&control_folder)?;
             let own = RealmId(segments::PARTITION.into());
-            migrate::copy_records(control.tables(), &new, Some(&own)).map_err(|e| OpenError::Io {
-                file: from.join(CONTROL),
-                error: std::io::Error::other(e),
-            })?;
+            let copied = control.with_tables(|tables| match tables {
+                Some(tables) => {
+                    migrate::copy_records(tables, &new, Some(&own)).map_err(std::io::Error::other)
+                }
+                None => Err(std::io::Error::other("the control store is closed")),
+            });
+            copied.map_err(|e| format::io(&from.join(CONTROL), e))?;
         }
         format::finish(to, &new.format)?;
         Ok(Saved {
@@ -213,9 +220,16 @@ impl Embedded {
         })
     }
 
-    /// Whether the last commit succeeded and the next one can (readiness).
+    /// Whether a commit would be taken now (readiness): false while the disk is full, after a failed write until one
+    /// works again, and once [`Self::has_failed`].
     pub fn healthy(&self) -> bool {
-        self.inner.log.healthy() && self.inner.control.healthy()
+        self.ailment().is_none()
+    }
+
+    /// Why it is not [`Self::healthy`], in words for an operator that name no path and no content. Also says whether
+    /// a record was asked for that is damaged: what else there is, is served.
+    pub fn ailment(&self) -> Option<&'static str> {
+        self.inner.log.ailment().or_else(|| self.inner.control.ailment())
     }
 
     /// Whether the store takes nothing more until it is opened again: a write, a sync or fjall's background work failed,

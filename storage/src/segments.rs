@@ -117,8 +117,10 @@ struct Core {
     jobs: Handoff<Job, Parked>,
     finder: Finder,
     health: Health,
-    /// The last refusal was for want of room.
-    is_full: AtomicBool,
+    /// A write failed, and none has worked since.
+    is_down: AtomicBool,
+    /// A record that was asked for can't be read.
+    is_damaged: AtomicBool,
     next_number: AtomicU64,
     next_lsn: AtomicU64,
     closed: AtomicBool,
@@ -157,9 +159,17 @@ impl Core {
 
     /// Nothing was written, because of this.
     fn note_refusal(&self, error: &io::Error) {
-        if !self.is_full.swap(true, Ordering::Relaxed) {
+        if !self.is_down.swap(true, Ordering::Relaxed) {
             let reserve_bytes = self.options.reserve_bytes;
-            tracing::error!(%error, reserve_bytes, "the log takes nothing until there is room for it");
+            self.keeper.retry_spares();
+            tracing::error!(%error, reserve_bytes, "a write failed: the log takes nothing until one works again");
+        }
+    }
+
+    /// Something was written.
+    fn note_success(&self) {
+        if self.is_down.load(Ordering::Relaxed) && self.is_down.swap(false, Ordering::Relaxed) {
+            tracing::info!("writes to the log work again");
         }
     }
 
@@ -247,7 +257,8 @@ impl SegmentLog {
             keeper: Keeper::new(options.writers),
             jobs: Handoff::new(READS_MAX, (0..READERS).map(|_| Parked::default())),
             health: Health::new(),
-            is_full: AtomicBool::new(false),
+            is_down: AtomicBool::new(false),
+            is_damaged: AtomicBool::new(false),
             next_number: AtomicU64::new(recovered.next_number),
             next_lsn: AtomicU64::new(recovered.next_lsn),
             closed: AtomicBool::new(false),
@@ -300,15 +311,25 @@ impl SegmentLog {
         Ok(log)
     }
 
-    /// Whether the last commit succeeded, and the next one can (readiness).
-    pub(crate) fn healthy(&self) -> bool {
+    /// What is wrong, for an operator.
+    pub(crate) fn ailment(&self) -> Option<&'static str> {
         let core = &self.core;
-        if core.is_full.load(Ordering::Relaxed) && !core.health.has_failed() && core.has_room() {
-            // Nobody sends to a relay that is not ready, so no commit would ever find out.
-            core.is_full.store(false, Ordering::Relaxed);
-            core.health.set(true);
+        let is = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
+        if core.health.has_failed() {
+            return Some("a sync failed: it takes nothing until it is restarted");
         }
-        core.health.get()
+        if core.health.is_stuck() {
+            return Some("a commit is stuck");
+        }
+        if !core.has_room() {
+            return Some("too little is free on its disk");
+        }
+        if is(&core.is_down) {
+            // Nobody sends to a relay that is not ready, so no commit would ever find out that one works again.
+            core.keeper.want(Chore::Spare(0));
+            return Some("a write failed: it takes nothing until one works again");
+        }
+        is(&core.is_damaged).then_some("a record is damaged")
     }
 
     /// Whether nothing is taken until the next start: a write or a sync failed, and what was written of it is known only
@@ -322,6 +343,7 @@ impl SegmentLog {
         read: impl FnOnce(&Finder) -> Result<T, StoreError> + Send + 'static,
         done: Done<T>,
     ) {
+        let core = self.core.clone();
         let job: Job = Box::new(move |finder| {
             let result = match finder {
                 Some(finder) => {
@@ -329,6 +351,10 @@ impl SegmentLog {
                 }
                 None => Err(StoreError::NotCommitted),
             };
+            if matches!(result, Err(StoreError::Damaged)) {
+                core.is_damaged.store(true, Ordering::Relaxed);
+            }
+            drop(core);
             done(result);
         });
         if let Err(job) = self.core.jobs.push(job) {

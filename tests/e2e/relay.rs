@@ -1,8 +1,11 @@
 //! The relay as a process: started, killed, started again on the same folder.
+#![allow(dead_code, reason = "each test binary that shares this uses its own part")]
 
 use drover_client::wire::id::{GroupId, PublicKey};
-use drover_client::{Client, Founding, Identity, InviteLink, MemoryStore, RelayUrl, Workspace};
-use std::io::{BufRead, BufReader};
+use drover_client::{
+    Client, Endpoint, Founding, Identity, InviteLink, MemoryStore, RelayUrl, Tls, Workspace,
+};
+use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -34,7 +37,8 @@ impl Relay {
         let data = tempfile::tempdir().unwrap();
         let (listen, private) = (free_address(), free_address());
         let env: Vec<(String, String)> = env.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
-        let (child, said) = spawn(data.path(), &listen, &private, &env);
+        let (child, said) = spawn_by(Command::new(PROGRAM), data.path(), &listen, &private, &env)
+            .unwrap_or_else(|(code, said)| panic!("the relay ended before it listened, {code:?}: {said}"));
         let Banner { link, code } = banner(&said).expect("the first start prints an invite");
         Self {
             data,
@@ -56,21 +60,72 @@ impl Relay {
         format!("{scheme}://{}", self.listen).parse().unwrap()
     }
 
+    /// Where clients connect to.
+    pub(crate) fn address(&self) -> String {
+        self.listen.clone()
+    }
+
+    /// SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        self.child.wait().unwrap();
+    }
+
+    /// A new process on the same folder and ports.
+    pub(crate) fn restart(&mut self) {
+        self.try_restart()
+            .unwrap_or_else(|(code, said)| panic!("the relay ended before it listened, {code:?}: {said}"));
+    }
+
+    /// The same; if it ends before it listens, its exit code and what it said on stderr.
+    pub(crate) fn try_restart(&mut self) -> Result<(), (Option<i32>, String)> {
+        self.try_restart_by(Command::new(PROGRAM))
+    }
+
+    fn try_restart_by(&mut self, command: Command) -> Result<(), (Option<i32>, String)> {
+        (self.child, _) = spawn_by(command, self.data.path(), &self.listen, &self.private, &self.env)?;
+        Ok(())
+    }
+
     /// SIGKILL, then a new process on the same folder and ports.
     pub(crate) fn kill_and_restart(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-        (self.child, _) = spawn(self.data.path(), &self.listen, &self.private, &self.env);
+        self.kill();
+        self.restart();
+    }
+
+    /// SIGTERM, its end, then a new process.
+    pub(crate) fn restart_cleanly(&mut self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        assert!(self.child.wait().unwrap().success());
+        self.restart();
     }
 
     /// The same after `limits`, words for the shell such as `ulimit -f 100`.
     pub(crate) fn kill_and_restart_in(&mut self, limits: &str) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-        let mut command = Command::new("sh");
-        let script = format!("{limits}; exec \"$0\" \"$@\"");
-        command.args(["-c", &script, PROGRAM]);
-        (self.child, _) = spawn_by(command, self.data.path(), &self.listen, &self.private, &self.env);
+        self.kill();
+        self.try_restart_by(shell(limits)).unwrap();
+    }
+
+    /// SIGKILL, then a start that must not succeed: its exit code and what it said on stderr.
+    pub(crate) fn kill_and_fail_to_start(&mut self) -> (Option<i32>, String) {
+        self.kill();
+        self.try_restart().expect_err("it must not start")
+    }
+
+    /// The same after `limits`.
+    pub(crate) fn kill_and_fail_to_start_in(&mut self, limits: &str) -> (Option<i32>, String) {
+        self.kill();
+        self.try_restart_by(shell(limits)).expect_err("it must not start")
+    }
+
+    /// A line of /metrics, by its name and labels; 0 if it isn't there.
+    pub(crate) fn metric(&self, name: &str) -> u64 {
+        let page = self.private("/metrics");
+        let value = page
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.map_or(0, |value| value.trim().parse().unwrap())
     }
 
     /// Founds the first workspace and admits `members`.
@@ -95,9 +150,15 @@ impl Relay {
     }
 
     /// Where it is and, under TLS, whose certificate to trust.
-    pub(crate) fn endpoint(&self) -> drover_client::Endpoint {
-        let certificate = self.data.path().join("dev-cert.pem");
-        crate::shards::endpoint(self.url(), &certificate)
+    pub(crate) fn endpoint(&self) -> Endpoint {
+        let url = self.url();
+        match std::fs::read(self.data.path().join("dev-cert.pem")) {
+            Ok(pem) => Endpoint {
+                url,
+                tls: Some(Tls::ca_pem(&pem).unwrap()),
+            },
+            Err(_) => url.into(),
+        }
     }
 
     pub(crate) fn client(&self, workspace: &Workspace, identity: &Identity) -> (Client, Arc<MemoryStore>) {
@@ -126,7 +187,7 @@ impl Relay {
 
     /// A document of the private listener.
     pub(crate) fn private(&self, path: &str) -> String {
-        use std::io::{Read, Write};
+        use std::io::Write;
         let mut stream = std::net::TcpStream::connect(&self.private).unwrap();
         write!(
             stream,
@@ -183,31 +244,52 @@ pub(crate) fn settings(
         .current_dir(data);
 }
 
-/// Starts the program and waits until it says that it listens; answers what it said before.
-fn spawn(data: &Path, listen: &str, private: &str, env: &[(String, String)]) -> (Child, Vec<String>) {
-    spawn_by(Command::new(PROGRAM), data, listen, private, env)
+/// The program after these words of the shell.
+fn shell(limits: &str) -> Command {
+    let mut command = Command::new("sh");
+    let script = format!("{limits}; exec \"$0\" \"$@\"");
+    command.args(["-c", &script, PROGRAM]);
+    command
 }
 
+/// Starts the program and waits until it says that it listens; answers what it said before. If it ends instead, its exit
+/// code and what it said on stderr.
 fn spawn_by(
     mut command: Command,
     data: &Path,
     listen: &str,
     private: &str,
     env: &[(String, String)],
-) -> (Child, Vec<String>) {
-    command.arg("serve").stdin(Stdio::null()).stdout(Stdio::piped());
+) -> Result<(Child, Vec<String>), (Option<i32>, String)> {
+    command
+        .arg("serve")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     settings(&mut command, data, listen, private, env);
     let mut child = command.spawn().unwrap();
+    let mut stderr = child.stderr.take().unwrap();
+    // Neither pipe must fill up.
+    let errors = std::thread::spawn(move || {
+        let mut said = String::new();
+        let mut line = [0; 4096];
+        while let Ok(read @ 1..) = stderr.read(&mut line) {
+            let text = String::from_utf8_lossy(&line[..read]).into_owned();
+            eprint!("{text}");
+            said += &text;
+        }
+        said
+    });
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut said = Vec::new();
     for line in lines.by_ref() {
         let line = line.unwrap();
         if line.contains("wealdrelay listening") {
-            std::thread::spawn(move || lines.for_each(drop)); // it must not block on a full pipe
-            return (child, said);
+            std::thread::spawn(move || lines.for_each(drop));
+            return Ok((child, said));
         }
         said.push(line);
     }
     let ended = child.wait().unwrap();
-    panic!("the relay ended before it listened, {ended}: {said:?}");
+    Err((ended.code(), errors.join().unwrap()))
 }

@@ -1,19 +1,7 @@
 //! Several shards: workspaces are served side by side, and a connection accepted on the wrong shard moves once.
 
 use crate::relay::{Relay, banner};
-use drover_client::{Connection, Cursor, Event, Hello, RelayUrl, SealedEnvelope, Tls};
-use std::path::Path;
-
-/// Where a relay is; its development certificate is trusted once it exists.
-pub(crate) fn endpoint(url: RelayUrl, certificate: &Path) -> drover_client::Endpoint {
-    match std::fs::read(certificate) {
-        Ok(pem) => drover_client::Endpoint {
-            url,
-            tls: Some(Tls::ca_pem(&pem).unwrap()),
-        },
-        Err(_) => url.into(),
-    }
-}
+use drover_client::{Connection, Cursor, Event, Hello, SealedEnvelope};
 
 async fn two_workspaces_at_once(settings: &[(&str, &str)]) {
     let relay = Relay::start(settings);

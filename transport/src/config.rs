@@ -17,6 +17,9 @@ pub struct RelayConfig {
     pub shards: usize,
     /// Longest time a busy shard collects work for before it writes, µs; 0 switches that off.
     pub turn_us_max: u64,
+    /// Queued messages shorter than this are copied into one buffer when they are written together, bytes; 0: each is
+    /// written from where it lies.
+    pub copy_below: usize,
     /// TLS on the public listener.
     pub tls: TlsSource,
     /// Most connections at a time; `None` for no ceiling and then no share per source either (02 §1).
@@ -41,6 +44,9 @@ pub type WakeSink = Arc<dyn Fn(Vec<Wake>) + Send + Sync>;
 
 /// Default of [`RelayConfig::turn_us_max`].
 pub const TURN_US_MAX: u64 = 500;
+
+/// Default of [`RelayConfig::copy_below`].
+pub const COPY_BELOW: usize = 1024;
 
 /// Where the certificate comes from (decisions.md 18, 40).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -57,8 +57,21 @@ pub(crate) struct Conn<S> {
     pub(crate) dirty: bool,
     /// The engine wants no further message for now.
     pub(crate) paused: bool,
+    /// What it has sent already goes beyond its share of the turn: the rest is handled in a later one, and nothing more
+    /// is read until then.
+    pub(crate) behind: bool,
+    /// Its last share took long, so that it waits in line with others like it.
+    pub(crate) slow: bool,
+    /// It stands in that line.
+    pub(crate) queued: bool,
+    /// Bytes read and dropped since its end began.
+    pub(crate) dropped_bytes: usize,
     /// The engine waits for room.
     pub(crate) watched: bool,
+    /// The engine has authenticated it.
+    pub(crate) known: bool,
+    /// What [`World::weigh`](crate::world::World::weigh) counts of it.
+    pub(crate) hoard_bytes: usize,
 }
 
 impl<S> Conn<S> {
@@ -78,7 +91,13 @@ impl<S> Conn<S> {
             blocked: false,
             dirty: false,
             paused: false,
+            behind: false,
+            slow: false,
+            queued: false,
+            dropped_bytes: 0,
             watched: false,
+            known: false,
+            hoard_bytes: 0,
         }
     }
 

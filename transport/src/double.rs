@@ -7,7 +7,7 @@ use drover_engine::event::{StoreAnswer, Ticket};
 use drover_engine::metrics::Metrics;
 use drover_engine::outbox::{Outbound, cost};
 use drover_engine::shard::Challenges;
-use drover_engine::{Config, ConnId, Directory, Event, Flow, Now};
+use drover_engine::{Config, ConnId, Directory, Event, Flow, Inbound, Now};
 use drover_storage::RealmId;
 use drover_wire::ws::binary_head;
 use std::collections::HashMap;
@@ -59,9 +59,10 @@ impl Shard {
         &mut self,
         _now: Now,
         conn: ConnId,
-        message: Bytes,
+        message: impl Into<Inbound>,
         fx: &mut E,
     ) -> Flow {
+        let message: Bytes = message.into().into_payload();
         assert!(
             self.known.contains_key(&conn),
             "a message of a connection that is not open"
@@ -91,6 +92,7 @@ impl Shard {
                 fx.send(conn, framed(b"done"));
             }
             ("ping", _) => fx.ping(conn),
+            ("noop", _) => {}
             ("activity", _) => {
                 let activity = self.known[&conn].activity;
                 fx.send(conn, framed(&[activity as u8]));

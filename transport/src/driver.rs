@@ -53,6 +53,10 @@ pub(crate) trait Driver {
     /// Writes. After a call that did not take everything, [`Ready`] says when to go on.
     fn write(&mut self, socket: &mut Self::Socket, slices: &[IoSlice<'_>]) -> io::Result<usize>;
 
+    /// Keeps what the system holds unsent for this socket short, from now on: MEDIA that is written next is not to wait
+    /// behind megabytes of a replay that the peer has yet to take.
+    fn keep_unsent_short(&mut self, socket: &mut Self::Socket);
+
     /// Tells the peer that nothing more comes; reading goes on.
     fn end_write(&mut self, socket: &mut Self::Socket);
 

@@ -1,5 +1,5 @@
 //! What comes before the WebSocket: one HTTP/1.1 request, read as it arrives, judged, and answered. Every answer but
-//! the upgrade ends the connection.
+//! the upgrade ends the connection. Without I/O.
 
 use crate::pages::{Page, PublicPages};
 use bytes::Bytes;
@@ -9,7 +9,7 @@ use tungstenite::handshake::machine::TryParse;
 use tungstenite::handshake::server::{Request, create_response, write_response};
 
 /// Longest request head. Browsers stay far below; a proxy's forwarded chain fits.
-pub(crate) const HEAD_BYTES_MAX: usize = 16_384;
+pub const HEAD_BYTES_MAX: usize = 16_384;
 /// Most header lines, tungstenite's own bound.
 const HEADERS_MAX: usize = 124;
 
@@ -19,7 +19,7 @@ const JOIN_PAGE: &str = include_str!("join.html");
 
 /// What a request head asks for.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub enum Asked {
     /// More bytes are needed.
     Partial,
     /// A WebSocket, and the request is well-formed.
@@ -37,15 +37,31 @@ pub(crate) enum Asked {
     Answer(Bytes),
 }
 
+/// Judges what has come of a request, of which the first `seen` bytes were judged [`Asked::Partial`] before. `public`:
+/// pages beside our own.
+pub fn ask(
+    bytes: &[u8],
+    seen: usize,
+    peer: SocketAddr,
+    trusted_proxy_hops: usize,
+    public: Option<&dyn PublicPages>,
+) -> Asked {
+    let plausible = bytes.first().is_none_or(u8::is_ascii_uppercase);
+    if plausible && bytes.len() < HEAD_BYTES_MAX && !may_be_complete(bytes, seen) {
+        return Asked::Partial;
+    }
+    judge(bytes, peer, trusted_proxy_hops, public)
+}
+
 /// Whether the head may have ended in the last part of `bytes`, of which all before `from` was looked at earlier.
 /// Keeps a peer that sends byte by byte from having its head parsed anew each time.
-pub(crate) fn may_be_complete(bytes: &[u8], from: usize) -> bool {
+fn may_be_complete(bytes: &[u8], from: usize) -> bool {
     let bytes = &bytes[from.saturating_sub(3)..];
     bytes.windows(2).any(|pair| pair == b"\n\n") || bytes.windows(3).any(|three| three == b"\n\r\n")
 }
 
-/// Judges a request head. `public`: pages beside our own.
-pub(crate) fn ask(
+/// Judges a request head.
+fn judge(
     bytes: &[u8],
     peer: SocketAddr,
     trusted_proxy_hops: usize,
@@ -220,7 +236,7 @@ mod tests {
         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
 
     fn asked(head: &str, hops: usize) -> Asked {
-        ask(head.as_bytes(), PEER.parse().unwrap(), hops, None)
+        ask(head.as_bytes(), 0, PEER.parse().unwrap(), hops, None)
     }
 
     fn status(head: &str, hops: usize) -> String {
@@ -339,7 +355,7 @@ mod tests {
     fn further_pages_are_asked_for_what_is_not_ours() {
         let asked = |line: &str, bearer: &str| {
             let head = format!("{line} HTTP/1.1\r\nauthorization: Bearer {bearer}\r\n\r\n");
-            match ask(head.as_bytes(), PEER.parse().unwrap(), 0, Some(&OnePage)) {
+            match ask(head.as_bytes(), 0, PEER.parse().unwrap(), 0, Some(&OnePage)) {
                 Asked::Answer(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
                 other => panic!("{other:?}"),
             }

@@ -7,11 +7,28 @@ use crate::tls::Step;
 use crate::turn::Turn;
 use crate::ws::{Failure, Item};
 use bytes::BytesMut;
-use drover_engine::{ConnId, Event, Flow, Peer};
+use drover_engine::{ConnId, Event, Flow, Inbound, Peer};
 use std::io;
+use std::time::{Duration, Instant};
 
 /// Reads from one connection in one turn; what is left then waits for the next, so that nobody starves.
 const READS_MAX: usize = 4;
+/// Bytes of one such read before the connection has authenticated: as much may have to be kept until its next share.
+const UNKNOWN_READ_BYTES: usize = 16 << 10;
+/// Frames of one connection in its share of a turn. Small ones cost some hundred nanoseconds, and a read brings ten
+/// thousand of them: everybody else would wait for all of those.
+const FRAMES_MAX: usize = 64;
+/// Bytes of messages in such a share: it ends with the one that goes beyond. A RECON of 1 MiB costs milliseconds.
+const BYTES_MAX: usize = 64 << 10;
+/// A share that takes longer is slow: until one is not, the connection waits in line with others like it.
+const SLOW: Duration = Duration::from_micros(100);
+/// The time of a turn that those in line get together, and at least one of them gets its share. So others wait for one
+/// expensive message, not for one of each of its kind. As long as they had, they wait afterwards: half of the shard is
+/// left to those who are quick.
+const SLOW_TURN: Duration = Duration::from_millis(1);
+/// What is read and dropped of a connection that is being ended, so that its peer reads why: before the upgrade, and
+/// after. Who sends more isn't reading.
+const DROPPED_BYTES_MAX: (usize, usize) = (64 << 10, 2 << 20);
 
 impl<D: Driver> Turn<D> {
     /// Reads one connection's share of this turn.
@@ -21,10 +38,13 @@ impl<D: Driver> Turn<D> {
                 return;
             };
             let deaf = conn.is_deaf();
-            if !conn.readable || !(deaf || conn.is_listening()) {
+            if !conn.readable || conn.behind || !(deaf || conn.is_listening()) {
                 return;
             }
-            let space = self.chunk.space();
+            let mut space = self.chunk.space();
+            if !conn.known {
+                space = &mut space[..UNKNOWN_READ_BYTES];
+            }
             let room = space.len();
             match self.world.driver.read(&mut conn.socket, space) {
                 Ok(0) => {
@@ -36,9 +56,20 @@ impl<D: Driver> Turn<D> {
                         conn.readable = false;
                     }
                     self.world.metrics.bytes_in.add(bytes as u64);
-                    if !deaf {
+                    if deaf {
+                        conn.dropped_bytes += bytes;
+                        let most = match conn.seat.is_some() {
+                            true => DROPPED_BYTES_MAX.1,
+                            false => DROPPED_BYTES_MAX.0,
+                        };
+                        if conn.dropped_bytes > most {
+                            self.world.end(id);
+                            return;
+                        }
+                    } else {
                         let data = self.chunk.take(bytes);
                         self.feed(id, data);
+                        self.world.weigh(id);
                     }
                 }
                 Err(error) => match error.kind() {
@@ -77,29 +108,103 @@ impl<D: Driver> Turn<D> {
         self.world.end(id);
     }
 
-    /// Takes up again what was put aside while the connection was paused or on its way.
+    /// Gives a connection its share of this turn, or a place in line.
+    pub(crate) fn serve(&mut self, id: ConnId) {
+        let Some(conn) = self.world.conns.get_mut(id) else {
+            return;
+        };
+        if !conn.slow {
+            self.share(id);
+        } else if !std::mem::replace(&mut conn.queued, true) {
+            self.slow.push_back(id);
+        }
+    }
+
+    /// Serves those in line, for a while.
+    pub(crate) fn serve_slow(&mut self) {
+        if self.slow.is_empty() {
+            return;
+        }
+        let began = Instant::now();
+        if began < self.slow_from {
+            return;
+        }
+        // Whoever is put in line meanwhile waits for the next turn.
+        for _ in 0..self.slow.len() {
+            let Some(id) = self.slow.pop_front() else { break };
+            if let Some(conn) = self.world.conns.get_mut(id) {
+                conn.queued = false;
+                self.share(id);
+                self.settle();
+            }
+            if began.elapsed() >= SLOW_TURN {
+                break;
+            }
+        }
+        let ended = Instant::now();
+        self.slow_from = ended + (ended - began);
+    }
+
+    fn share(&mut self, id: ConnId) {
+        let Some(conn) = self.world.conns.get_mut(id) else {
+            return;
+        };
+        let began = Instant::now();
+        match std::mem::take(&mut conn.behind) {
+            true => self.resume(id),
+            false => self.read(id),
+        }
+        if let Some(conn) = self.world.conns.get_mut(id) {
+            conn.slow = began.elapsed() > SLOW;
+        }
+    }
+
+    /// Hands one message to the engine.
+    fn message(&mut self, id: ConnId, message: Inbound) {
+        let now = self.world.now;
+        self.world.turn_messages += 1;
+        self.world.metrics.messages_in.add(1);
+        if self.shard.message(now, id, message, &mut self.world) == Flow::Pause
+            && let Some(conn) = self.world.conns.get_mut(id)
+            && conn.is_open()
+        {
+            conn.paused = true;
+        }
+    }
+
+    /// Its share of this turn is used up.
+    fn falls_behind(&mut self, id: ConnId) {
+        if let Some(conn) = self.world.conns.get_mut(id) {
+            conn.behind = true;
+            self.unread.push(id);
+        }
+    }
+
+    /// Takes up again what was put aside while the connection was paused, on its way or behind.
     pub(crate) fn resume(&mut self, id: ConnId) {
         let Some(conn) = self.world.conns.get_mut(id) else {
             return;
         };
         let data = conn.codec.take_kept();
-        self.messages(id, data);
+        self.messages(id, data, true);
         let Some(conn) = self.world.conns.get_mut(id) else {
             return;
         };
         if let Some(tls) = &mut conn.tls
             && !conn.paused
+            && !conn.behind
         {
             let cipher = tls.take_kept();
             self.records(id, cipher);
         }
+        self.world.weigh(id);
         self.read(id);
     }
 
     fn feed(&mut self, id: ConnId, data: BytesMut) {
         match self.world.conns.get_mut(id) {
             Some(conn) if conn.tls.is_some() => self.records(id, data),
-            Some(_) => self.messages(id, data),
+            Some(_) => self.messages(id, data, false),
             None => {}
         }
     }
@@ -110,7 +215,7 @@ impl<D: Driver> Turn<D> {
             let Some(conn) = self.world.conns.get_mut(id) else {
                 return;
             };
-            let (deaf, listening) = (conn.is_deaf(), conn.is_listening());
+            let (deaf, listening) = (conn.is_deaf(), conn.is_listening() && !conn.behind);
             let Some(tls) = &mut conn.tls else { return };
             if !listening {
                 if !deaf {
@@ -120,7 +225,7 @@ impl<D: Driver> Turn<D> {
             }
             let was_established = tls.is_established();
             match tls.open(&mut cipher, &mut self.plain) {
-                Ok(Step::Plain(plain)) => self.messages(id, plain),
+                Ok(Step::Plain(plain)) => self.messages(id, plain, false),
                 Ok(Step::Blocked) => {
                     if tls.is_established() && !was_established {
                         self.world.metrics.tls_handshakes.add(1);
@@ -145,14 +250,24 @@ impl<D: Driver> Turn<D> {
         }
     }
 
-    /// Plaintext: the request first, then message by message.
-    fn messages(&mut self, id: ConnId, mut data: BytesMut) {
+    /// Plaintext: the request first, then message by message. `own`: the buffer is the connection's.
+    fn messages(&mut self, id: ConnId, mut data: BytesMut, own: bool) {
         let now = self.world.now;
+        let (mut frames, mut bytes) = (0, 0);
         loop {
             let Some(conn) = self.world.conns.get_mut(id) else {
                 return;
             };
             match conn.phase {
+                Phase::Open
+                    if !conn.paused && (frames >= FRAMES_MAX || bytes >= BYTES_MAX) && !data.is_empty() =>
+                {
+                    match own {
+                        true => conn.codec.put_back(data),
+                        false => conn.codec.keep(&mut data),
+                    }
+                    return self.falls_behind(id);
+                }
                 Phase::Open if !conn.paused => {}
                 Phase::Open | Phase::Moving(_) => {
                     conn.codec.keep(&mut data);
@@ -180,17 +295,13 @@ impl<D: Driver> Turn<D> {
                     return;
                 }
             };
+            frames += 1;
             match item {
                 Item::Message(message) => {
-                    self.world.turn_messages += 1;
-                    self.world.metrics.messages_in.add(1);
-                    if self.shard.message(now, id, message, &mut self.world) == Flow::Pause
-                        && let Some(conn) = self.world.conns.get_mut(id)
-                        && conn.is_open()
-                    {
-                        conn.paused = true;
-                    }
+                    bytes += message.payload().len();
+                    self.message(id, message);
                 }
+                Item::Part => {}
                 Item::Text => self.shard.handle(now, Event::Text { conn: id }, &mut self.world),
                 Item::Ping(payload) => {
                     self.world.pong(id, &payload);
@@ -221,12 +332,7 @@ impl<D: Driver> Turn<D> {
         let seen = conn.codec.kept_bytes();
         conn.codec.keep(&mut data);
         let mut head = conn.codec.take_kept();
-        let plausible = head.first().is_none_or(u8::is_ascii_uppercase);
-        let asked = if plausible && head.len() < http::HEAD_BYTES_MAX && !http::may_be_complete(&head, seen) {
-            Asked::Partial
-        } else {
-            http::ask(&head, peer, self.trusted_proxy_hops, self.public.as_deref())
-        };
+        let asked = http::ask(&head, seen, peer, self.trusted_proxy_hops, self.public.as_deref());
         let metrics = &self.world.metrics;
         let answer = match asked {
             Asked::Partial => {

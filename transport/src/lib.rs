@@ -9,7 +9,7 @@
 //! | `world` | the engine's effects over real sockets |
 //! | `conn`, `slab`, `parcel` | one connection, a shard's table of them, one on its way to another shard |
 //! | `driver`, `epoll` | what the loop needs of the system, and epoll for it |
-//! | `http`, `ws`, `tls` | the request before the WebSocket, its frames, and TLS below, all without I/O |
+//! | [`http`], [`ws`], `tls` | the request before the WebSocket, its frames, and TLS below, all without I/O |
 //! | `pages` | what the binary adds to the pages of `http` |
 //! | `listen`, `lobby`, `admission` | binding and accepting; how many sockets and connections there may be |
 //! | `mailbox`, `offload`, `stop` | how other threads reach a shard, what is computed elsewhere, stopping |
@@ -30,7 +30,7 @@ mod config;
 mod conn;
 mod driver;
 mod epoll;
-mod http;
+pub mod http;
 mod input;
 mod listen;
 mod lobby;
@@ -47,7 +47,7 @@ mod tls;
 mod turn;
 mod world;
 mod write;
-mod ws;
+pub mod ws;
 
 #[cfg(test)]
 mod double;
@@ -59,7 +59,7 @@ pub(crate) use double::Shard;
 #[cfg(not(test))]
 pub(crate) use drover_engine::Shard;
 
-pub use config::{BindError, RelayConfig, TURN_US_MAX, TlsError, TlsSource, WakeSink};
+pub use config::{BindError, COPY_BELOW, RelayConfig, TURN_US_MAX, TlsError, TlsSource, WakeSink};
 pub use lobby::DESCRIPTORS_RESERVED;
 pub use metrics::{CLOSE_REASON_LABELS, Snapshot};
 pub use pages::{Page, PublicPages};

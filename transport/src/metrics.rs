@@ -25,6 +25,8 @@ pub(crate) struct Metrics {
     pub(crate) bytes_out: Counter,
     pub(crate) messages_in: Counter,
     pub(crate) messages_out: Counter,
+    pub(crate) media_shed: Counter,
+    pub(crate) copied_bytes: Counter,
     pub(crate) migrated: Counter,
     pub(crate) closed: [Counter; CLOSE_REASONS],
     pub(crate) peer_lost: Counter,
@@ -102,6 +104,10 @@ pub struct Snapshot {
     pub messages_in: u64,
     /// Messages the engine queued.
     pub messages_out: u64,
+    /// MEDIA frames shed for one recipient, because its lane was full or they were too old.
+    pub media_shed: u64,
+    /// Bytes of queued messages copied on their way to a socket instead of being written from where they lie.
+    pub copied_bytes: u64,
     /// Connections moved to another shard.
     pub migrated: u64,
     /// Connections the engine ended, by reason ([`CLOSE_REASON_LABELS`]).
@@ -138,6 +144,8 @@ impl Snapshot {
             bytes_out,
             messages_in,
             messages_out,
+            media_shed,
+            copied_bytes,
             migrated,
             closed,
             peer_lost,
@@ -164,6 +172,8 @@ impl Snapshot {
             (&mut self.bytes_out, bytes_out),
             (&mut self.messages_in, messages_in),
             (&mut self.messages_out, messages_out),
+            (&mut self.media_shed, media_shed),
+            (&mut self.copied_bytes, copied_bytes),
             (&mut self.migrated, migrated),
             (&mut self.peer_lost, peer_lost),
             (&mut self.transport_failures, transport_failures),

@@ -200,6 +200,7 @@ impl Bound {
                     driver,
                     index,
                     request_ms,
+                    config.copy_below,
                     metrics,
                     shared,
                     clock::now(Instant::now()),

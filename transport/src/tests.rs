@@ -1,6 +1,6 @@
 //! The shard loop through real sockets, with the engine's [double](crate::double) behind it.
 
-use crate::{Relay, RelayConfig, Snapshot, TURN_US_MAX, TlsSource};
+use crate::{COPY_BELOW, Relay, RelayConfig, Snapshot, TURN_US_MAX, TlsSource};
 use drover_engine::effects::Stores;
 use drover_engine::{Config, Directory};
 use drover_storage::embedded::Embedded;
@@ -29,6 +29,7 @@ impl Served {
             listen: "127.0.0.1:0".into(),
             shards: 1,
             turn_us_max: TURN_US_MAX,
+            copy_below: COPY_BELOW,
             tls: TlsSource::Off,
             max_connections: None,
             trusted_proxy_hops: 0,
@@ -224,6 +225,47 @@ fn an_oversize_message_or_a_broken_frame_drops_the_connection() {
     assert_eq!((m.oversize, m.transport_failures), (1, 1));
 }
 
+/// Nobody's flood is handled in one go: others have their turn in between, and nothing of it is lost or out of order.
+#[test]
+fn a_flood_is_handled_a_share_a_turn() {
+    const COUNT: u64 = 20_000;
+    let served = Served::new();
+    let mut flood = Vec::new();
+    for n in 0..COUNT {
+        // Of the same work for the loop: whole messages, fragments, pings.
+        let frame: &[&[u8]] = match n % 3 {
+            0 => &[&[0x82, 0x84, 0, 0, 0, 0], b"noop"],
+            1 => &[&[0x02, 0x82, 0, 0, 0, 0], b"no", &[0x80, 0x82, 0, 0, 0, 0], b"op"],
+            _ => &[&[0x8a, 0x80, 0, 0, 0, 0]],
+        };
+        flood.extend(frame.concat());
+    }
+    let mut client = served.client();
+    let turns = served.relay().metrics().turns;
+    tcp(&client).write_all(&flood).unwrap();
+    say(&mut client, "the end");
+    assert_eq!(heard(&mut client), b"the end"[..]);
+    let m = served.relay().metrics();
+    assert!(m.messages_in >= COUNT * 2 / 3);
+    // Four reads a turn, 64 frames each.
+    assert!(m.turns - turns >= COUNT / 256, "{}", m.turns - turns);
+
+    let mut clients: Vec<Client> = (0..8).map(|_| served.client()).collect();
+    let large = [b"noop ".to_vec(), vec![b'x'; 100_000]].concat();
+    let turns = served.relay().metrics().turns;
+    for client in &mut clients {
+        for _ in 0..4 {
+            client.write(Message::binary(large.clone())).unwrap();
+        }
+        say(client, "the end");
+    }
+    for client in &mut clients {
+        assert_eq!(heard(client), b"the end"[..]);
+    }
+    // One of each connection and turn, since each is more than a share.
+    assert!(served.relay().metrics().turns - turns >= 4);
+}
+
 /// W02.5, the transport's part: a full queue does not keep an evicted connection open.
 #[test]
 fn an_evicted_connection_with_a_full_queue_ends_at_once() {
@@ -231,10 +273,19 @@ fn an_evicted_connection_with_a_full_queue_ends_at_once() {
     let mut stuck = served.client();
     say(&mut stuck, "flood 5000");
     let mut other = served.client();
-    // The flood has filled the queue and every buffer on the way.
-    let m = served.until(|m| m.messages_out > 256);
-    std::thread::sleep(Duration::from_millis(200));
-    assert!(m.messages_out < 5_000);
+    // The flood has filled the queue and every buffer on the way once turns go by without any of it leaving.
+    let mut before = served.until(|m| m.messages_out > 256).bytes_out;
+    loop {
+        say(&mut other, "a turn");
+        assert_eq!(heard(&mut other), b"a turn"[..]);
+        let now = served.relay().metrics().bytes_out;
+        // Its own answer is all that left.
+        if now - before < 64 {
+            break;
+        }
+        before = now;
+    }
+    assert!(served.relay().metrics().messages_out < 5_000);
     say(&mut other, "evictothers");
     served.until(|m| m.sockets == 1 && m.connections == 1);
     say(&mut other, "still here");
@@ -402,15 +453,14 @@ fn stopping_tells_everybody_and_refuses_newcomers() {
     let mut clients: Vec<Client> = (0..8).map(|_| served.client()).collect();
     let address = served.address;
     let relay = served.relay.take().unwrap();
-    let began = Instant::now();
-    let stopper = std::thread::spawn(move || relay.drain(Duration::from_secs(5)));
+    // With a deadline that never comes: it must not wait for one.
+    let stopper = std::thread::spawn(move || relay.drain(Duration::from_secs(86_400)));
     for client in &mut clients {
         assert_eq!(heard(client), b"failover"[..]);
         assert_eq!(closed(client), Some(CloseCode::Restart));
     }
     drop(clients);
     stopper.join().unwrap();
-    assert!(began.elapsed() < Duration::from_secs(4));
     assert_eq!(
         TcpStream::connect(address).unwrap_err().kind(),
         ErrorKind::ConnectionRefused
@@ -425,15 +475,15 @@ fn stopping_does_not_wait_for_ever_and_refuses_meanwhile() {
     served.until(|m| m.messages_out > 256);
     let relay = served.relay.take().unwrap();
     let address = served.address;
-    let began = Instant::now();
     let stopper = std::thread::spawn(move || relay.drain(Duration::from_secs(1)));
-    std::thread::sleep(Duration::from_millis(200));
-    assert_eq!(
-        status(connect(format!("ws://{address}/relay")).err().unwrap()),
-        503
-    );
+    // Until the shard has heard of it, it lets newcomers in.
+    let refused = loop {
+        if let Err(error) = connect(format!("ws://{address}/relay")) {
+            break error;
+        }
+    };
+    assert_eq!(status(refused), 503);
     stopper.join().unwrap();
-    assert!((900..3_000).contains(&began.elapsed().as_millis()));
 }
 
 mod tls {

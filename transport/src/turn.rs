@@ -17,13 +17,14 @@ use crate::tls::{Certificates, TlsSession};
 use crate::world::World;
 use drover_engine::effects::{CloseHow, CloseReason, Effects};
 use drover_engine::{ConnId, Event};
+use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Connections accepted in one turn.
-const ACCEPTS_MAX: usize = 128;
+/// Connections accepted in one turn. Each costs ten microseconds or more, also one that is closed at once.
+const ACCEPTS_MAX: usize = 32;
 /// Letters read in one turn.
 const LETTERS_MAX: usize = 8_192;
 
@@ -42,6 +43,10 @@ pub(crate) struct Turn<D: Driver> {
     pub(crate) plain: Chunk,
     /// There may be more to read from them than one turn's share.
     pub(crate) unread: Vec<ConnId>,
+    /// Those whose share of a turn took long last time, in the order they came.
+    pub(crate) slow: VecDeque<ConnId>,
+    /// They are not served before this moment.
+    pub(crate) slow_from: Instant,
     letters: Vec<Letter>,
     pace: Pace,
     spare: Spare,
@@ -79,6 +84,8 @@ impl<D: Driver> Turn<D> {
             chunk: Chunk::default(),
             plain: Chunk::default(),
             unread: Vec::new(),
+            slow: VecDeque::new(),
+            slow_from: Instant::now(),
             letters: Vec::new(),
             pace: Pace::new(parts.turn_max),
             spare: Spare::new(),
@@ -146,8 +153,10 @@ impl<D: Driver> Turn<D> {
             accept,
             stop,
         ];
-        let next = next.into_iter().flatten().min()?;
-        Some(Duration::from_millis(next.saturating_sub(mono_ms)))
+        let next = next.into_iter().flatten().min();
+        let next = next.map(|at_ms| Duration::from_millis(at_ms.saturating_sub(mono_ms)));
+        let slow = (!self.slow.is_empty()).then(|| self.slow_from.saturating_duration_since(Instant::now()));
+        [next, slow].into_iter().flatten().min()
     }
 
     /// Whether this turn has left something for the next.
@@ -166,6 +175,10 @@ impl<D: Driver> Turn<D> {
 
     fn turn(&mut self) {
         self.read_letters();
+        // Before those who have something new.
+        for id in mem::take(&mut self.unread) {
+            self.serve(id);
+        }
         while let Some(ready) = self.world.driver.next() {
             match ready {
                 Ready::Accept => self.acceptable = true,
@@ -183,9 +196,7 @@ impl<D: Driver> Turn<D> {
         if self.acceptable && self.world.now.mono_ms >= self.accept_from_ms {
             self.accept();
         }
-        for id in mem::take(&mut self.unread) {
-            self.read(id);
-        }
+        self.serve_slow();
         self.deadlines();
         self.settle();
         self.shard.end_of_turn(self.world.now, &mut self.world);
@@ -252,7 +263,7 @@ impl<D: Driver> Turn<D> {
             self.world.metrics.peer_lost.add(1);
             self.world.end(id);
         } else {
-            self.read(id);
+            self.serve(id);
         }
         self.settle();
     }
@@ -267,7 +278,10 @@ impl<D: Driver> Turn<D> {
             } else if let Some(id) = pop_first(&mut self.world.moving) {
                 self.depart(id);
             } else if let Some(id) = pop_first(&mut self.world.resumed) {
-                self.resume(id);
+                if let Some(conn) = self.world.conns.get_mut(id) {
+                    conn.behind = true;
+                    self.serve(id);
+                }
             } else if let Some(id) = pop_first(&mut self.world.roomy) {
                 if self.world.conns.get_mut(id).is_some_and(|conn| conn.is_open()) {
                     self.shard.handle(now, Event::Room { conn: id }, &mut self.world);
@@ -369,6 +383,7 @@ impl<D: Driver> Turn<D> {
         let Some(conn) = self.world.conns.remove(id) else {
             return;
         };
+        self.world.hoarded_bytes -= conn.hoard_bytes;
         let Conn {
             socket,
             outbox,
@@ -432,7 +447,13 @@ impl<D: Driver> Turn<D> {
             blocked: false,
             dirty: false,
             paused,
+            behind: false,
+            slow: false,
+            queued: false,
+            dropped_bytes: 0,
             watched: false,
+            known: false,
+            hoard_bytes: 0,
         };
         self.world.conns.insert(conn);
         self.world.metrics.sockets.add(1);

@@ -31,6 +31,13 @@ const CLOSE_RESTART: &[u8] = &[0x88, 0x02, 0x03, 0xf4];
 /// An empty ping.
 const PING: &[u8] = &[0x89, 0x00];
 
+/// What a connection that has not authenticated may keep of an unfinished message without being counted. No message
+/// that is of use before AUTH is as long: a CONNECT with 256 groups has 9 KiB.
+const UNKNOWN_BYTES: usize = 64 << 10;
+/// What all such connections of a shard may keep beyond that. A message of 1 MiB is understood before AUTH too, so that
+/// it gets the answer it deserves, but not from hundreds of strangers at once.
+const HOARDED_BYTES_MAX: usize = 16 << 20;
+
 /// What all shards share.
 pub(crate) struct Shared {
     pub(crate) doors: Box<[Arc<Mailbox>]>,
@@ -65,6 +72,10 @@ pub(crate) struct World<D: Driver> {
     /// They are to be sent to another shard.
     pub(crate) moving: Vec<ConnId>,
     pub(crate) scratch: write::Scratch,
+    /// What [`World::weigh`] has counted.
+    pub(crate) hoarded_bytes: usize,
+    /// See [`crate::RelayConfig::copy_below`].
+    copy_below: usize,
 }
 
 impl<D: Driver> World<D> {
@@ -72,6 +83,7 @@ impl<D: Driver> World<D> {
         driver: D,
         me: usize,
         request_ms: u64,
+        copy_below: usize,
         metrics: Arc<Metrics>,
         shared: Arc<Shared>,
         now: Now,
@@ -91,6 +103,26 @@ impl<D: Driver> World<D> {
             resumed: Vec::new(),
             moving: Vec::new(),
             scratch: write::Scratch::default(),
+            hoarded_bytes: 0,
+            copy_below,
+        }
+    }
+
+    /// Counts what a connection keeps of an unfinished message before it has authenticated, and ends it if all of them
+    /// keep too much.
+    pub(crate) fn weigh(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.get_mut(id) else {
+            return;
+        };
+        let bytes = match conn.known {
+            true => 0,
+            false => conn.codec.kept_bytes().saturating_sub(UNKNOWN_BYTES),
+        };
+        self.hoarded_bytes = self.hoarded_bytes - conn.hoard_bytes + bytes;
+        conn.hoard_bytes = bytes;
+        if bytes > 0 && self.hoarded_bytes > HOARDED_BYTES_MAX {
+            self.metrics.oversize.add(1);
+            self.end(id);
         }
     }
 
@@ -116,11 +148,14 @@ impl<D: Driver> World<D> {
         if conn.blocked {
             return;
         }
+        let shed = conn.outbox.expire_media(self.now.mono_ms);
+        self.metrics.media_shed.add(shed as u64);
         let mut progress = false;
         loop {
-            match write::write(&mut self.driver, conn, &mut self.scratch) {
-                Ok(Written { bytes }) => {
+            match write::write(&mut self.driver, conn, &mut self.scratch, self.copy_below) {
+                Ok(Written { bytes, copied }) => {
                     self.metrics.bytes_out.add(bytes as u64);
+                    self.metrics.copied_bytes.add(copied as u64);
                     progress |= bytes > 0;
                 }
                 Err(write::Lost) => {
@@ -158,7 +193,7 @@ impl<D: Driver> World<D> {
         if let Some(tls) = &mut conn.tls {
             tls.end();
             // If the socket doesn't take the alert, the end of the stream has to do.
-            let _ = write::write(&mut self.driver, conn, &mut self.scratch);
+            let _ = write::write(&mut self.driver, conn, &mut self.scratch, self.copy_below);
         }
         self.driver.end_write(&mut conn.socket);
         if conn.ended && !conn.readable {
@@ -171,6 +206,7 @@ impl<D: Driver> World<D> {
     /// The connection is over, now. The engine is told if it knows it.
     pub(crate) fn end(&mut self, id: ConnId) {
         if let Some(conn) = self.conns.remove(id) {
+            self.hoarded_bytes -= conn.hoard_bytes;
             if conn.is_open() {
                 self.closed.push(id);
             }
@@ -189,6 +225,7 @@ impl<D: Driver> World<D> {
         }
         conn.phase = Phase::Leaving;
         conn.codec = Default::default();
+        self.hoarded_bytes -= std::mem::take(&mut conn.hoard_bytes);
         conn.watched = false;
         conn.pong = None;
         conn.force(last, 1);
@@ -235,6 +272,29 @@ impl<D: Driver> Effects for World<D> {
         }
         self.metrics.messages_out.add(messages);
         true
+    }
+
+    fn media(&mut self, id: ConnId, message: &Bytes) {
+        let Some(conn) = self.conns.get_mut(id).filter(|conn| conn.is_open()) else {
+            return;
+        };
+        if !conn.outbox.carries_media() {
+            self.driver.keep_unsent_short(&mut conn.socket);
+        }
+        let message = if conn.blocked {
+            // It may wait for long: in memory of its own, not in the chunk that was read.
+            self.metrics.copied_bytes.add(message.len() as u64);
+            Bytes::copy_from_slice(message)
+        } else {
+            message.clone()
+        };
+        let shed = conn.outbox.push_media(self.now.mono_ms, message);
+        if !conn.dirty {
+            conn.dirty = true;
+            self.dirty.push(id);
+        }
+        self.metrics.media_shed.add(shed as u64);
+        self.metrics.messages_out.add(1);
     }
 
     fn watch_room(&mut self, id: ConnId) {
@@ -288,7 +348,9 @@ impl<D: Driver> Effects for World<D> {
     }
 
     fn authenticated(&mut self, id: ConnId) {
-        if let Some(seat) = self.open(id).and_then(|conn| conn.seat.as_mut()) {
+        let Some(conn) = self.open(id) else { return };
+        conn.known = true;
+        if let Some(seat) = conn.seat.as_mut() {
             seat.authenticated();
         }
     }

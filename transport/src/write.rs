@@ -21,6 +21,8 @@ pub(crate) struct Scratch {
 /// How much left.
 pub(crate) struct Written {
     pub(crate) bytes: usize,
+    /// Bytes of messages that were copied for it.
+    pub(crate) copied: usize,
 }
 
 /// The socket is gone.
@@ -32,26 +34,65 @@ pub(crate) fn write<D: Driver>(
     driver: &mut D,
     conn: &mut Conn<D::Socket>,
     scratch: &mut Scratch,
+    copy_below: usize,
 ) -> Result<Written, Lost> {
     if conn.tls.is_some() {
         write_sealed(driver, conn, scratch)
     } else {
-        write_plain(driver, conn)
+        write_plain(driver, conn, &mut scratch.plain, copy_below)
     }
 }
 
-fn write_plain<D: Driver>(driver: &mut D, conn: &mut Conn<D::Socket>) -> Result<Written, Lost> {
-    let mut bytes = 0;
+fn write_plain<D: Driver>(
+    driver: &mut D,
+    conn: &mut Conn<D::Socket>,
+    joined: &mut Vec<u8>,
+    copy_below: usize,
+) -> Result<Written, Lost> {
+    let (mut bytes, mut copied) = (0, 0);
     while !conn.blocked && !conn.outbox.is_empty() {
         let mut slices = [IoSlice::new(&[]); SLICES_MAX];
         let used = conn.outbox.gather(&mut slices);
         let offered: usize = slices[..used].iter().map(|slice| slice.len()).sum();
-        let taken = offer(driver, &mut conn.socket, &slices[..used])?;
+        let mut fewer = [IoSlice::new(&[]); SLICES_MAX];
+        let used = join_small(&slices[..used], copy_below, joined, &mut fewer);
+        let taken = offer(driver, &mut conn.socket, &fewer[..used])?;
         conn.blocked = taken < offered;
+        copied += joined.len();
         conn.outbox.advance(taken);
         bytes += taken;
     }
-    Ok(Written { bytes })
+    Ok(Written { bytes, copied })
+}
+
+/// Copies neighbours that are shorter than `copy_below` into one piece; the rest stays where it lies. Returns how many
+/// of `fewer` are used.
+fn join_small<'a>(
+    slices: &[IoSlice<'a>],
+    copy_below: usize,
+    joined: &'a mut Vec<u8>,
+    fewer: &mut [IoSlice<'a>; SLICES_MAX],
+) -> usize {
+    joined.clear();
+    let is_small = |slice: &IoSlice<'_>| slice.len() < copy_below;
+    let stretches = || slices.chunk_by(|a, b| is_small(a) && is_small(b));
+    for stretch in stretches().filter(|stretch| stretch.len() > 1) {
+        stretch.iter().for_each(|slice| joined.extend_from_slice(slice));
+    }
+    let mut rest = &joined[..];
+    let mut used = 0;
+    for (piece, stretch) in fewer.iter_mut().zip(stretches()) {
+        *piece = match stretch {
+            [one] => *one,
+            many => {
+                let (these, others) = rest.split_at(many.iter().map(|slice| slice.len()).sum());
+                rest = others;
+                IoSlice::new(these)
+            }
+        };
+        used += 1;
+    }
+    used
 }
 
 fn write_sealed<D: Driver>(
@@ -62,7 +103,7 @@ fn write_sealed<D: Driver>(
     let Some(tls) = &mut conn.tls else {
         return Err(Lost);
     };
-    let mut bytes = 0;
+    let (mut bytes, mut copied) = (0, 0);
     while !conn.blocked {
         scratch.cipher.clear();
         if tls.has_unsent() {
@@ -71,6 +112,7 @@ fn write_sealed<D: Driver>(
             gather(&conn.outbox, &mut scratch.plain);
             tls.seal(&scratch.plain, &mut scratch.cipher).map_err(|_| Lost)?;
             conn.outbox.advance(scratch.plain.len());
+            copied += scratch.plain.len();
         } else {
             break;
         }
@@ -81,7 +123,7 @@ fn write_sealed<D: Driver>(
             tls.put_unsent(&scratch.cipher[taken..]);
         }
     }
-    Ok(Written { bytes })
+    Ok(Written { bytes, copied })
 }
 
 /// Copies what is queued into one buffer, as much as is encrypted at a time.
@@ -106,6 +148,29 @@ fn offer<D: Driver>(driver: &mut D, socket: &mut D::Socket, slices: &[IoSlice<'_
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(0),
             Err(_) => return Err(Lost),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_neighbours_are_joined() {
+        let lens = [5, 200, 3, 4, 100, 100, 1, 99];
+        let all: Vec<Vec<u8>> = (0..).zip(lens).map(|(n, len)| vec![n; len]).collect();
+        let slices: Vec<IoSlice<'_>> = all.iter().map(|bytes| IoSlice::new(bytes)).collect();
+        for (copy_below, pieces, copied) in
+            [(0, 8, 0), (4, 8, 0), (100, 6, 107), (101, 3, 307), (1000, 1, 512)]
+        {
+            let mut joined = vec![9; 30];
+            let mut fewer = [IoSlice::new(&[]); SLICES_MAX];
+            let used = join_small(&slices, copy_below, &mut joined, &mut fewer);
+            assert_eq!(used, pieces, "{copy_below}");
+            let written: Vec<u8> = fewer[..used].iter().flat_map(|slice| slice.to_vec()).collect();
+            assert_eq!(written, all.concat());
+            assert_eq!(joined.len(), copied);
         }
     }
 }

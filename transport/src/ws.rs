@@ -1,16 +1,16 @@
-//! The WebSocket codec of a server.
+//! The WebSocket codec of a server (RFC 6455), without I/O.
 //!
 //! | Module | Story |
 //! | --- | --- |
-//! | [`codec`] | bytes in, messages out; whole binary messages without a copy |
-//! | [`slow`] | everything else, by tungstenite |
-//! | [`mask`] | unmasking |
+//! | `codec` | bytes in, messages out; whole binary messages without a copy |
+//! | `slow` | everything else, by tungstenite |
+//! | `mask` | unmasking |
 
-pub(crate) mod codec;
+mod codec;
 mod mask;
 mod slow;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use codec::{Codec, Failure, Item};
-pub(crate) use slow::control_frame;
+pub use codec::{Codec, Failure, Item, MESSAGE_BYTES_MAX};
+pub use slow::control_frame;

@@ -27,6 +27,7 @@ impl Served {
             listen: "127.0.0.1:0".into(),
             shards: 2,
             turn_us_max: 0,
+            copy_below: drover_transport::COPY_BELOW,
             tls: TlsSource::Off,
             max_connections: Some(max_connections),
             trusted_proxy_hops,

@@ -61,6 +61,7 @@ fn measure(tls: bool) {
         listen: "127.0.0.1:0".into(),
         shards: 1,
         turn_us_max: 500,
+        copy_below: drover_transport::COPY_BELOW,
         tls: if tls {
             TlsSource::Dev {
                 dir: dir.path().into(),

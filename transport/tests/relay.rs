@@ -8,7 +8,7 @@ use drover_engine::{Config, Directory};
 use drover_storage::RealmId;
 use drover_storage::control::{ControlStore, Outcome};
 use drover_storage::embedded::Embedded;
-use drover_transport::{Relay, RelayConfig, TURN_US_MAX, TlsSource};
+use drover_transport::{COPY_BELOW, Relay, RelayConfig, TURN_US_MAX, TlsSource};
 use drover_wire::error::Code;
 use drover_wire::frame::{Frame, List32Buf};
 use drover_wire::id::{PublicKey, Signature};
@@ -56,6 +56,7 @@ fn serve(shards: usize, tls: bool, change: impl FnOnce(&mut Config)) -> Served {
         listen: "127.0.0.1:0".into(),
         shards,
         turn_us_max: TURN_US_MAX,
+        copy_below: COPY_BELOW,
         tls: if tls {
             TlsSource::Dev {
                 dir: dir.path().into(),
@@ -249,7 +250,6 @@ fn silence_before_authentication_ends_with_an_error() {
     let served = serve(2, false, |config| config.handshake_timeout_ms = 300);
     let mut silent = served.plain();
     let mut halfway = served.plain();
-    let began = Instant::now();
     halfway.send(connect_frame()).unwrap();
     halfway.read().unwrap();
     halfway.read().unwrap();
@@ -257,7 +257,6 @@ fn silence_before_authentication_ends_with_an_error() {
         assert_eq!(error(client), Code::RateLimited);
         assert_eq!(client.read().unwrap(), Message::Close(None));
     }
-    assert!((200..3_000).contains(&began.elapsed().as_millis()));
     until(|| served.relay.metrics().sockets == 0);
     assert_eq!(served.relay.metrics().closed[1], 2);
 }
@@ -283,9 +282,9 @@ fn stopping_is_told() {
         talk(client, &device, &served.banner.token.0);
     }
     let mut fresh = served.plain();
-    let began = Instant::now();
     let relay = served.relay;
-    let stopper = std::thread::spawn(move || relay.drain(Duration::from_secs(5)));
+    // With a deadline that never comes: it must not wait for one.
+    let stopper = std::thread::spawn(move || relay.drain(Duration::from_secs(86_400)));
     for client in clients.iter_mut().chain([&mut fresh]) {
         assert_eq!(error(client), Code::Failover);
         match client.read().unwrap() {
@@ -296,5 +295,4 @@ fn stopping_is_told() {
     }
     drop((clients, fresh));
     stopper.join().unwrap();
-    assert!(began.elapsed() < Duration::from_secs(3));
 }

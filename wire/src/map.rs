@@ -128,8 +128,7 @@ impl<'a> MapFrame<'a> {
         if r.uint() == Ok(0) {
             match (r.uint()?, count, r.uint()) {
                 (tag @ (tag::PUSH | tag::SEND), 2, Ok(1)) => {
-                    let envelope = envelope::read(&mut r)?;
-                    r.finish()?;
+                    let envelope = envelope::read_last(r)?;
                     return Ok(match tag {
                         tag::PUSH => Self::Push(envelope),
                         _ => Self::Send(envelope),

@@ -1,11 +1,16 @@
 //! What is measured, and what every scenario has in common.
 
+mod access;
+mod drop;
 mod fanout;
+pub(crate) mod hostile;
 mod idle;
 mod ingest;
+mod join;
 mod open;
 mod recon;
 mod replay;
+mod steady;
 
 use crate::args::{BenchArgs, Scenario};
 use crate::baseline;
@@ -18,6 +23,7 @@ use crate::process::Process;
 use crate::report::Report;
 use crate::spawn::Relay;
 use crate::workspace::Workspace;
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 /// Load before a measured window opens, so that it is in its steady state.
@@ -90,11 +96,15 @@ fn rows(args: &BenchArgs, scenario: Scenario) -> Result<Vec<Row>, Error> {
         Scenario::Replay => with_baselines(replay::run(args)?, baseline::replay, args),
         Scenario::Recon => Ok(vec![recon::run(args)?]),
         Scenario::Open => Ok(vec![open::run(args)?]),
+        Scenario::Access => Ok(vec![access::run(args)?]),
+        Scenario::Join => join::run(args),
+        Scenario::Drop => drop::run(args),
         Scenario::Idle => {
             let tls = args.url.as_deref().is_some_and(|url| url.starts_with("wss"));
             Ok(vec![idle::run(args, tls)?])
         }
         Scenario::IdleTls => Ok(vec![idle::run(args, true)?]),
+        Scenario::Hostile => hostile::run(args),
         Scenario::Baseline => {
             let mut rows = baseline::ingest(args)?;
             rows.extend(baseline::fanout(args)?);
@@ -110,8 +120,8 @@ fn rows(args: &BenchArgs, scenario: Scenario) -> Result<Vec<Row>, Error> {
 
 /// The relay under load, and the workspace in it.
 struct Bench {
-    /// Kept for its [`Drop`].
-    _relay: Option<Relay>,
+    /// Killed when it is dropped.
+    relay: Option<RefCell<Relay>>,
     target: Target,
     workspace: Workspace,
     /// Whose CPU time is charged.
@@ -121,13 +131,23 @@ struct Bench {
 impl Bench {
     /// Starts or finds the relay, and enters a workspace with this many devices.
     fn enter(args: &BenchArgs, devices: usize, tls: bool) -> Result<Self, Error> {
+        Self::enter_as(args, devices, tls, |target| target)
+    }
+
+    /// The same, for clients that reach it in a way of their own.
+    fn enter_as(
+        args: &BenchArgs,
+        devices: usize,
+        tls: bool,
+        reached: impl Fn(Target) -> Target,
+    ) -> Result<Self, Error> {
         if args.is_spawned() {
             let relay = Relay::start(args, tls)?;
-            let target = Target::parse(&relay.url)?;
+            let target = reached(Target::parse(&relay.url)?);
             let workspace = Workspace::join(&target, &relay.invite, &relay.code, devices)?;
             let server = Some(Process::new(relay.pid())?);
             return Ok(Self {
-                _relay: Some(relay),
+                relay: Some(RefCell::new(relay)),
                 target,
                 workspace,
                 server,
@@ -137,14 +157,21 @@ impl Bench {
             .url
             .as_deref()
             .ok_or_else(|| Error::Usage("--spawn or --url is needed".into()))?;
-        let target = Target::parse(url)?;
+        let target = reached(Target::parse(url)?);
         let workspace = Workspace::enter(args, &target, devices)?;
         Ok(Self {
-            _relay: None,
+            relay: None,
             target,
             workspace,
             server: args.pid.map(Process::new).transpose()?,
         })
+    }
+
+    /// Mints a further workspace on a relay that was spawned; its invite link.
+    fn mint(&self) -> Result<String, Error> {
+        let relay = self.relay.as_ref();
+        let relay = relay.ok_or_else(|| Error::Usage("--spawn is needed".into()))?;
+        relay.borrow_mut().mint()
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Row, Error> {
     let size_bytes = args.size.unwrap_or(SIZE_BYTES);
     let bench = Bench::enter(args, super::LOADERS, false)?;
     let group = bench.workspace.groups(1)[0];
-    let mut items: Vec<Item> = Ingest::fill(&bench, group, size_bytes, args.envelopes)?
+    let mut items: Vec<Item> = Ingest::fill(&bench, group, size_bytes, args.stored())?
         .into_iter()
         .map(|(seq, hash)| recon::item(seq, &Hash(hash)))
         .collect();
@@ -35,7 +35,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Row, Error> {
     let mut client = Client {
         group,
         items,
-        missing: args.missing.min(args.envelopes),
+        missing: args.missing.min(args.stored()),
         random: 0x9e37_79b9_7f4a_7c15,
     };
     client.connection(&bench, Duration::ZERO, 0)?;
@@ -61,7 +61,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<Row, Error> {
     }
     let what = format!(
         "RECON of {} envelopes of which the client lacks {}",
-        args.envelopes, client.missing
+        args.stored(),
+        client.missing
     );
     Ok(row("recon", what, runs))
 }

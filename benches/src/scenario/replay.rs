@@ -33,7 +33,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Row, Error> {
     let size_bytes = args.size.unwrap_or(SIZE_BYTES);
     let bench = Bench::enter(args, super::LOADERS, false)?;
     let group = bench.workspace.groups(1)[0];
-    Ingest::fill(&bench, group, size_bytes, args.envelopes)?;
+    Ingest::fill(&bench, group, size_bytes, args.stored())?;
     let mut batch_max =
         (BACKFILL_BYTES / (BACKFILL_OVERHEAD_BYTES + frame_bytes(size_bytes))).clamp(1, BACKFILL_ENVELOPES);
     // The first pass warms the relay, and tells how many envelopes a backfill of it really has.
@@ -64,7 +64,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<Row, Error> {
         ];
         runs.push(run);
     }
-    let what = format!("replay of {} envelopes of {size_bytes} B by SUB", args.envelopes);
+    let what = format!("replay of {} envelopes of {size_bytes} B by SUB", args.stored());
     Ok(row("replay", what, runs))
 }
 
@@ -111,10 +111,11 @@ fn pass(args: &BenchArgs, bench: &Bench, group: GroupId, batch_max: usize) -> Re
         }
     }
     let run = window.close(load.received, std::mem::replace(&mut load.latencies, latencies()))?;
-    if load.received < args.envelopes as u64 {
+    if load.received < args.stored() as u64 {
         return Err(Error::Unexpected(format!(
             "{} of {} envelopes were replayed",
-            load.received, args.envelopes
+            load.received,
+            args.stored()
         )));
     }
     Ok(Pass {

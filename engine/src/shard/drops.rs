@@ -26,7 +26,7 @@ use drover_wire::drop::{Answer, Request, Verdict};
 use drover_wire::error::{Code, Refusal};
 use drover_wire::frame::Frame;
 use drover_wire::id::{GroupId, Hash};
-use drover_wire::recon::{item_id, item_seq};
+use drover_wire::recon::item_seq;
 use drover_wire::retention::Destruction;
 use hashbrown::{HashMap, HashSet};
 use minicbor::{Decode, Encode};
@@ -69,6 +69,25 @@ struct Doomed {
 }
 
 impl Doomed {
+    /// What goes of a stream: everything below the barrier but the anchors, whose numbers ascend. One pass over a long
+    /// list on the shard's thread, and none if nothing is kept.
+    fn below(barrier: u64, mut entries: Vec<IndexEntry>, anchors: &[u64]) -> Self {
+        entries.truncate(entries.partition_point(|entry| entry.seq < barrier));
+        let listed = entries.len();
+        let mut kept = anchors.iter().copied().peekable();
+        if kept.peek().is_some_and(|&first| first < barrier) {
+            entries.retain(|entry| {
+                while kept.next_if(|&seq| seq < entry.seq).is_some() {}
+                kept.peek() != Some(&entry.seq)
+            });
+        }
+        Self {
+            kept: (listed - entries.len()) as u64,
+            entries,
+            ..Self::default()
+        }
+    }
+
     fn bytes(&self) -> u64 {
         self.entries.iter().map(|e| u64::from(e.budget_bytes)).sum()
     }
@@ -81,7 +100,8 @@ enum Stage {
     Anchors,
     /// What lies in the stream.
     Listing {
-        anchors: HashSet<Hash>,
+        /// Numbers of the anchors in the group, ascending.
+        anchors: Vec<u64>,
         writes: Vec<Write>,
     },
     /// The new anchors and the checkpoint being stored.
@@ -333,16 +353,8 @@ impl Shard {
                     Err(_) => self.end_run(group, run, Err(Code::Backpressure.into()), fx),
                 }
             }
-            (Stage::Listing { anchors, writes }, StoreAnswer::Index(Ok(mut entries))) => {
-                entries.retain(|entry| entry.seq < run.known.barrier);
-                let below = entries.len();
-                entries.retain(|entry| !anchors.contains(&entry.id));
-                let kept = (below - entries.len()) as u64;
-                let doomed = Doomed {
-                    entries,
-                    kept,
-                    ..Doomed::default()
-                };
+            (Stage::Listing { anchors, writes }, StoreAnswer::Index(Ok(entries))) => {
+                let doomed = Doomed::below(run.known.barrier, entries, &anchors);
                 self.keep(group, run, doomed, writes, fx);
             }
             (Stage::Keeping(doomed), StoreAnswer::Commit(Ok(Outcome::Applied))) => {
@@ -372,17 +384,21 @@ impl Shard {
             Some(known) => run.known = known,
             None => writes.push(records::put(checkpoint_key(&run.checkpoint), &run.known)),
         }
+        let Loaded::Warm(index) = &self.groups[group as usize].envelopes else {
+            return self.end_run(group, run, Err(Code::Backpressure.into()), fx);
+        };
+        let held = anchors.iter().filter_map(|hash| index.find(hash));
+        let mut anchors: Vec<u64> = held.map(|(seq, _)| seq).collect();
+        anchors.sort_unstable();
+        let barrier = run.known.barrier;
+        let below = index.durable().partition_point(|item| item_seq(item) < barrier);
         // A listing is worth its while only if something goes.
-        if let Loaded::Warm(index) = &self.groups[group as usize].envelopes {
-            let items = index.durable();
-            let below = &items[..items.partition_point(|item| item_seq(item) < run.known.barrier)];
-            if below.iter().all(|item| anchors.contains(&item_id(item))) {
-                let doomed = Doomed {
-                    kept: below.len() as u64,
-                    ..Doomed::default()
-                };
-                return self.keep(group, run, doomed, writes, fx);
-            }
+        if below == anchors.partition_point(|&seq| seq < barrier) {
+            let doomed = Doomed {
+                kept: below as u64,
+                ..Doomed::default()
+            };
+            return self.keep(group, run, doomed, writes, fx);
         }
         let stream = StreamId {
             kind: StreamKind::Envelopes,
@@ -574,5 +590,33 @@ impl Shard {
             }
             Err(refusal) => self.answered_refusal(run.conn, refusal, fx),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(seq: u64) -> IndexEntry {
+        IndexEntry {
+            seq,
+            id: Hash::of(&[&seq.to_be_bytes()]),
+            bytes: 1,
+            budget_bytes: 2,
+        }
+    }
+
+    #[test]
+    fn what_lies_below_the_barrier_goes_but_for_anchors() {
+        let below = |barrier, anchors: &[u64]| {
+            let doomed = Doomed::below(barrier, [1, 2, 4, 5, 9].map(entry).to_vec(), anchors);
+            let seqs: Vec<u64> = doomed.entries.iter().map(|e| e.seq).collect();
+            (seqs, doomed.kept, doomed.bytes())
+        };
+        assert_eq!(below(5, &[]), (vec![1, 2, 4], 0, 6));
+        assert_eq!(below(5, &[5]), (vec![1, 2, 4], 0, 6));
+        assert_eq!(below(9, &[1, 4, 9]), (vec![2, 5], 2, 4));
+        assert_eq!(below(10, &[3, 9]), (vec![1, 2, 4, 5], 1, 8), "3 is not there");
+        assert_eq!(below(1, &[1]), (vec![], 0, 0));
     }
 }

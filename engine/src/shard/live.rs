@@ -4,14 +4,31 @@ use super::Shard;
 use super::fanout::settle_debt;
 use crate::effects::Effects;
 use crate::event::ConnId;
+use crate::group::Subscriber;
 use crate::limits::LIVE_BYTES_MAX;
 use crate::message;
+use crate::outbox::Outbound;
 use bytes::Bytes;
 use drover_wire::error::{Code, Refusal};
 use drover_wire::id::GroupId;
 
 /// The first protocol version that is sent LIVE.
 const LIVE_VERSION: u16 = 2;
+
+/// Queues a frame that may be shed (10 §6, 11 §4): an owed notice goes first, and the frame never causes one.
+pub(super) fn send_sheddable<E: Effects>(
+    subscriber: &mut Subscriber,
+    group: GroupId,
+    out: &Outbound,
+    fx: &mut E,
+) -> bool {
+    if !settle_debt(subscriber, group, fx) {
+        return false;
+    }
+    // With a chance for the transport to make room.
+    fx.send(subscriber.conn, out.clone())
+        || (fx.room(subscriber.conn).messages > 0 && fx.send(subscriber.conn, out.clone()))
+}
 
 impl Shard {
     pub(super) fn live<E: Effects>(
@@ -54,12 +71,7 @@ impl Shard {
                 continue;
             }
             let out = out.get_or_insert_with(|| message::forwarded(message, ct.len()));
-            // An owed notice goes first; a beat never causes one (11 §4).
-            let mut sent = settle_debt(subscriber, group, fx) && fx.send(subscriber.conn, out.clone());
-            if !sent && !subscriber.owed && fx.room(subscriber.conn).messages > 0 {
-                sent = fx.send(subscriber.conn, out.clone());
-            }
-            shed += u64::from(!sent);
+            shed += u64::from(!send_sheddable(subscriber, group, out, fx));
         }
         self.metrics.live_shed.add(shed);
         Ok(())

@@ -3,12 +3,13 @@
 //! This file is the hub: it decodes, asks the state × frame table, and hands what the store answers to whoever waits.
 //! [`answers`] keeps answers in request order, [`realms`] reads workspaces into memory, [`timers`] runs the deadlines.
 //! The flows live beside it: [`admission`] (CONNECT, AUTH), [`control`] (ACCESS, JOIN, INVITE, minting), [`ingest`]
-//! (SEND, HANDSHAKE, commits), [`fanout`], [`replay`] (SUB), [`reconcile`] (RECON), [`live`], [`keys`], [`wrap`],
-//! [`mod@wake`], [`retention`] and [`drops`], [`collector`]; [`map_form`] is the second codec, and [`later`] answers the
-//! frames whose flow is still to come.
+//! (SEND, HANDSHAKE, commits), [`fanout`], [`replay`] (SUB), [`reconcile`] (RECON), [`live`], [`calls`], [`keys`],
+//! [`wrap`], [`mod@wake`], [`retention`] and [`drops`], [`collector`]; [`map_form`] is the second codec, and [`later`]
+//! answers the frames whose flow is still to come.
 
 mod admission;
 mod answers;
+mod calls;
 mod collector;
 pub(crate) mod control;
 mod drops;
@@ -35,7 +36,7 @@ use crate::collector::Collected;
 use crate::config::Config;
 use crate::directory::Directory;
 use crate::effects::{CloseHow, CloseReason, Effects, StoreRequest};
-use crate::event::{ConnId, Event, Flow, Now, StoreAnswer, Ticket};
+use crate::event::{ConnId, Event, Flow, Inbound, Now, StoreAnswer, Ticket};
 use crate::group::{Group, Loaded};
 use crate::inspect::TransparencyLog;
 use crate::limits::ANSWERS_WAITING_MAX;
@@ -45,6 +46,7 @@ use crate::realm::{Admission, Realm};
 use crate::session::{Allowed, State, Waiting, allowed};
 use crate::wake::{Wake, WakeHandle};
 use bytes::Bytes;
+use drover_media::{Calls, MediaFrame};
 use drover_storage::log::{StreamId, StreamKind};
 use drover_storage::{RealmId, StoreError};
 use drover_wire::error::{Code, Refusal};
@@ -130,10 +132,16 @@ impl Challenges {
     pub fn new() -> Result<Self, getrandom::Error> {
         let mut secret = [0; 32];
         getrandom::fill(&mut secret)?;
-        Ok(Self {
+        Ok(Self::with_secret(secret))
+    }
+
+    /// With this secret, from which everything follows that a shard does by chance: challenges, the spread of retry
+    /// intervals and of collector passes. For a world that repeats itself; a relay draws a fresh one ([`Challenges::new`]).
+    pub fn with_secret(secret: [u8; 32]) -> Self {
+        Self {
             secret,
             nonce: AtomicU64::new(0),
-        })
+        }
     }
 
     fn next(&self) -> (&[u8; 32], u64) {
@@ -270,6 +278,7 @@ pub struct Shard {
     /// Registrations of the last hour by principal; reconnecting does not clear them (12 §3).
     registered: HashMap<EntryHash, wake::Registered>,
     collector: collector::Collector,
+    calls: Calls<ConnId>,
     /// Realms to load as soon as nothing of them is under way any more.
     deferred: Vec<u32>,
     /// Counts the refusals that carry a spread interval.
@@ -282,6 +291,8 @@ pub struct Shard {
     draining: bool,
 }
 
+/// MEDIA's tag.
+const MEDIA_TAG: usize = 24;
 /// How often idle groups are looked at.
 const SWEEP_MS: u64 = 10_000;
 
@@ -300,6 +311,7 @@ impl Shard {
             .filter(|r| Directory::shard_of(r, config.shards) == index && directory.group_count(r) == 0)
             .collect();
         let secret = u64::from_le_bytes(challenges.secret[..8].try_into().unwrap_or_default());
+        let calls = Calls::new(directory.calls().clone());
         Self {
             index,
             config,
@@ -326,6 +338,7 @@ impl Shard {
             woken: Vec::new(),
             registered: HashMap::new(),
             collector: collector::Collector::default(),
+            calls,
             deferred: Vec::new(),
             jitter: secret,
             preload,
@@ -336,8 +349,15 @@ impl Shard {
     }
 
     /// One whole inbound message of a connection.
-    pub fn message<E: Effects>(&mut self, now: Now, conn: ConnId, message: Bytes, fx: &mut E) -> Flow {
+    pub fn message<E: Effects>(
+        &mut self,
+        now: Now,
+        conn: ConnId,
+        message: impl Into<Inbound>,
+        fx: &mut E,
+    ) -> Flow {
         self.now = now;
+        let message = message.into();
         let Some(session) = self.session(conn) else {
             return Flow::Pause;
         };
@@ -349,11 +369,17 @@ impl Shard {
         session.charged = false;
         if session.state == State::Judging {
             // It moved here and its AUTH is still being judged: handled once that is done.
-            session.waiting = Waiting::Parked(message);
+            session.waiting = Waiting::Parked(message.into_payload());
             session.paused = true;
             return Flow::Pause;
         }
-        self.dispatch(conn, message, fx);
+        match MediaFrame::parse(message.payload()) {
+            Some(frame) if session.state == State::Ready => {
+                self.metrics.frames_in[MEDIA_TAG].add(1);
+                self.media(conn, &frame, message, fx);
+            }
+            _ => self.dispatch(conn, message.into_payload(), fx),
+        }
         if !self.retry.is_empty() {
             self.settle(fx);
         }
@@ -481,6 +507,7 @@ impl Shard {
         session.waiting = Waiting::No;
         session.judging = None;
         let subscribed = std::mem::take(&mut session.subscribed);
+        self.leave_calls(conn);
         for group in subscribed {
             if let Some(group) = self.groups.get_mut(group as usize) {
                 group.subscribers.retain(|s| s.conn != conn);
@@ -580,7 +607,42 @@ impl Shard {
                 self.close_when_flushed(conn, CloseHow::Flush, CloseReason::Client, fx);
             }
             Frame::Wake(wake) => self.wake(conn, &wake, &message, fx),
-            other => self.later(conn, &other, fx),
+            Frame::Call {
+                call_id,
+                group,
+                kind,
+                body,
+                ..
+            } => {
+                let body_bytes = body.len();
+                let call = calls::Call {
+                    call_id,
+                    group,
+                    kind,
+                    body_bytes,
+                };
+                self.call(conn, &call, &message, fx);
+            }
+            // Too long for the fast path, so too long.
+            Frame::Media {
+                call_id, stream, ct, ..
+            } => {
+                let ct_bytes = ct.len();
+                let frame = MediaFrame {
+                    call_id,
+                    stream,
+                    ct_bytes,
+                };
+                self.media(conn, &frame, message.into(), fx);
+            }
+            // Only the relay sends these: the table above has refused them.
+            Frame::ConnectAck { .. }
+            | Frame::AuthChallenge { .. }
+            | Frame::AuthAck { .. }
+            | Frame::SubAck { .. }
+            | Frame::Push { .. }
+            | Frame::SendAck { .. }
+            | Frame::Error { .. } => {}
         }
     }
 

@@ -4,7 +4,7 @@ use crate::world::*;
 use bytes::Bytes;
 use drover_engine::effects::{CloseHow, CloseReason};
 use drover_storage::control::{ControlBatch, Write};
-use drover_wire::access::{AccessSet, Quorum, quorum_message, sign};
+use drover_wire::access::{AccessSet, LIST_MAX, Quorum, quorum_message, sign};
 use drover_wire::error::Code;
 use drover_wire::id::{EntryHash, Hash, PublicKey};
 
@@ -598,6 +598,39 @@ fn full_queue_does_not_save_a_revoked_device() {
     w.read_again(c);
     assert_eq!(w.got(c), [], "nothing that was queued leaves any more");
     assert_eq!(w.store.appended_records(), stored);
+}
+
+/// W05.13, at its largest: the turn that answers a full set's publication ends every connection the set drops, and no
+/// other.
+#[test]
+fn a_hundred_evictions_take_one_turn() {
+    let devices: Vec<Device> = (100..200).map(Device::new).collect();
+    let stays = Device::new(5);
+    let members: Vec<&Device> = devices.iter().chain([&stays]).collect();
+    let (mut w, mut ws, admin) = founded_with(&members);
+    let absent = |n: usize| EntryHash(Hash::of(&[&n.to_be_bytes()]).0);
+    let full = ws
+        .next()
+        .with(|s| s.entries.extend((s.entries.len()..LIST_MAX).map(absent)))
+        .by(&ws.founder);
+    w.accept(admin, &mut ws, full);
+    let dropped: Vec<C> = devices.iter().map(|d| w.login(d, &[group(1)])).collect();
+    let bystander = w.login(&stays, &[group(1)]);
+    let set = ws.removing(&devices.iter().collect::<Vec<_>>()).by(&ws.founder);
+    w.hold(Kind::Commit);
+    w.say(admin, access(&set.encode()));
+    assert!(
+        w.take(admin).is_none() && dropped.iter().all(|&c| w.is_open(c)),
+        "not before it is durable"
+    );
+    w.let_through(Kind::Commit);
+    w.turn();
+    let answer = w.take(admin).map(|message| Got::of(&message));
+    assert_eq!(answer, Some(Got::Access(set.digest().0.to_vec())));
+    for c in dropped {
+        assert_eq!(w.closed(c), Some((CloseHow::Evict, CloseReason::Evicted)));
+    }
+    assert!(w.is_open(bystander));
 }
 
 /// W05.18: a publisher that removes its own entry gets the digest, then its sockets close (decisions.md 14).

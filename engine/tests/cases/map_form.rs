@@ -5,7 +5,7 @@ use bytes::Bytes;
 use drover_wire::envelope::Envelope;
 use drover_wire::error::Code;
 use drover_wire::frame::List32Buf;
-use drover_wire::id::GroupId;
+use drover_wire::id::{CallId, GroupId};
 use drover_wire::map::{MapFrame, Span, WriteMode, is_map};
 use drover_wire::recon::{self, Item};
 
@@ -685,4 +685,31 @@ fn a_slow_reader_in_both_forms() {
         assert_eq!(pushes(&got), [(group(1), 301)], "{form:?}");
         assert!(w.is_open(slow));
     }
+}
+
+/// Calls (10): CALL and MEDIA are the arrays they always are, in and out, and a refusal is a map.
+#[test]
+fn calls_are_arrays_in_a_map_session() {
+    let (mut w, device) = founded(&[group(1)]);
+    let id = CallId([0xc1; 16]);
+    let [array, mapped] = BOTH.map(|form| {
+        let c = w.login_in(form, &device, &[group(1)]);
+        w.say(c, form.sub(&[group(1)], 0));
+        w.take_all(c);
+        c
+    });
+    let offer = call(id, group(1), 1, b"ring");
+    assert_eq!(w.asked(array, offer.clone()), []);
+    assert_eq!(w.take_all(mapped), std::slice::from_ref(&offer));
+    assert_eq!(w.asked(mapped, offer.clone()), []);
+    assert_eq!(w.take_all(array), [offer]);
+    for (from, to) in [(array, mapped), (mapped, array)] {
+        let audio = media(id, 1, 5, &[7; 80]);
+        assert_eq!(w.asked(from, audio.clone()), []);
+        assert_eq!(w.take_all(to), [audio]);
+    }
+    w.say(mapped, media(id, 1, 5, &[7; 1501]));
+    let refusal = only(w.take_all(mapped));
+    assert!(is_map(&refusal));
+    assert_eq!(got_of(&refusal).code(), Some(Code::EnvelopeTooLarge));
 }

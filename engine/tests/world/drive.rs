@@ -10,7 +10,7 @@ use drover_wire::access::{AccessSet, AccessState, sign};
 use drover_wire::envelope::Envelope;
 use drover_wire::error::Code;
 use drover_wire::frame::{Frame, Keys, List32Buf, Wake};
-use drover_wire::id::{EntryHash, GroupId, Hash, PublicKey, Salt, Signature, Token};
+use drover_wire::id::{CallId, EntryHash, GroupId, Hash, PublicKey, Salt, Signature, Token};
 use drover_wire::join;
 use drover_wire::recon::{self, Item, Range};
 use ed25519_dalek::SigningKey;
@@ -81,6 +81,10 @@ pub enum Got {
     Blob(Vec<u8>),
     Drop(drover_wire::drop::Answer),
     Live(GroupId, u64, Vec<u8>),
+    /// The call, the kind and the body of a CALL.
+    Call(CallId, u8, Vec<u8>),
+    /// The call, the sequence number and the audio of a MEDIA.
+    Media(CallId, u64, Vec<u8>),
     Bye(Vec<u8>),
     Capability(bool),
     Registered(u64),
@@ -154,6 +158,10 @@ impl Got {
                 Got::Drop(drover_wire::drop::Answer::decode(payload).expect("an answer"))
             }
             Frame::Live { group, epoch, ct } => Got::Live(group, epoch, ct.to_vec()),
+            Frame::Call {
+                call_id, kind, body, ..
+            } => Got::Call(call_id, kind, body.to_vec()),
+            Frame::Media { call_id, seq, ct, .. } => Got::Media(call_id, seq, ct.to_vec()),
             Frame::Bye { reason } => Got::Bye(reason.to_vec()),
             Frame::Wake(Wake::Capability { enabled, .. }) => Got::Capability(enabled),
             Frame::Wake(Wake::Registered { expires_at_ms }) => Got::Registered(expires_at_ms),
@@ -283,6 +291,27 @@ pub fn handshake(group: GroupId, message: &[u8]) -> Bytes {
 
 pub fn live(group: GroupId, ct: &[u8]) -> Bytes {
     frame(&Frame::Live { group, epoch: 7, ct })
+}
+
+pub fn call(call_id: CallId, group: GroupId, kind: u8, body: &[u8]) -> Bytes {
+    let epoch = 7;
+    frame(&Frame::Call {
+        call_id,
+        group,
+        epoch,
+        kind,
+        body,
+    })
+}
+
+pub fn media(call_id: CallId, stream: u8, seq: u64, ct: &[u8]) -> Bytes {
+    let stream = [0, 0, 0, stream];
+    frame(&Frame::Media {
+        call_id,
+        stream,
+        seq,
+        ct,
+    })
 }
 
 pub fn access(body: &[u8]) -> Bytes {

@@ -1,5 +1,5 @@
 //! A deterministic world around real shards at the production borders: virtual clocks, connections with a reader that
-//! may stop, the real embedded store behind injected faults and delays, and mail between shards in an order the test
+//! may stop, a real store behind injected faults and delays, and mail between shards in an order the test
 //! may choose. Everything happens in [`World::pump`], on one thread, in a fixed order; nothing sleeps.
 
 mod access;
@@ -88,6 +88,9 @@ struct Outside {
     roomy: VecDeque<usize>,
     /// Devices to be woken.
     wakes: Vec<Wake>,
+    /// The monotonic clock, and MEDIA frames shed.
+    mono_ms: u64,
+    media_shed: usize,
     /// Codes hashed so far.
     hashes: usize,
     refuse_offload: bool,
@@ -110,7 +113,9 @@ pub struct World {
     pub newest_letter_first: bool,
     /// Frames one connection may have read in one turn.
     pub reads_per_turn: usize,
-    _folder: tempfile::TempDir,
+    /// What every one-time code is answered with, instead of being hashed.
+    pub code_verdict: Option<bool>,
+    _folder: Option<tempfile::TempDir>,
 }
 
 /// A configuration that differs from the default where a test says.
@@ -131,7 +136,15 @@ impl World {
         let folder = tempfile::tempdir_in("/dev/shm")
             .or_else(|_| tempfile::tempdir())
             .expect("a folder");
-        let store = Arc::new(Store::open(folder.path()));
+        let store = Store::open(folder.path());
+        let mut world = Self::on(store, config);
+        world._folder = Some(folder);
+        world
+    }
+
+    /// The same on a given store, which may hold something.
+    pub fn on(store: Store, config: Config) -> Self {
+        let store = Arc::new(store);
         let (config, now) = (
             Arc::new(config),
             Now {
@@ -152,7 +165,8 @@ impl World {
             newest_letter_first: false,
             reads_per_turn: usize::MAX,
             config,
-            _folder: folder,
+            code_verdict: None,
+            _folder: None,
         };
         world.start();
         world
@@ -189,7 +203,7 @@ impl World {
         }
         let conns = std::mem::take(&mut self.out.conns);
         self.out = Outside::new(self.config.shards);
-        self.out.conns = conns;
+        (self.out.conns, self.out.mono_ms) = (conns, self.now.mono_ms);
         self.held.clear();
         self.directory = Arc::new(Directory::open(&*self.store).expect("the directory"));
         self.start();
@@ -215,6 +229,7 @@ impl World {
     fn step(&mut self, ms: u64) {
         self.now.mono_ms += ms;
         self.now.wall_ms += ms;
+        self.out.mono_ms = self.now.mono_ms;
         let now = self.now;
         for shard in 0..self.shards.len() {
             if self.shards[shard]
@@ -351,6 +366,11 @@ impl World {
         self.pump();
     }
 
+    /// What waits of this kind is let through in the next turn.
+    pub fn let_through(&mut self, kind: Kind) {
+        self.held.remove(&kind);
+    }
+
     /// Lets the oldest waiting request of this kind through.
     pub fn release_one(&mut self, kind: Kind) {
         let at = self.out.jobs.iter().position(|job| job.work.kind() == kind);
@@ -375,6 +395,11 @@ impl World {
     pub fn wakes(&mut self) -> Vec<Wake> {
         self.pump();
         std::mem::take(&mut self.out.wakes)
+    }
+
+    /// MEDIA frames shed for a recipient.
+    pub fn media_shed(&self) -> usize {
+        self.out.media_shed
     }
 
     pub fn refuse_offload(&mut self, refuse: bool) {
@@ -503,7 +528,9 @@ impl World {
         match work {
             Work::Code(check) => {
                 self.out.hashes += 1;
-                let matches = drover_engine::code::matches(&check);
+                let matches = self
+                    .code_verdict
+                    .unwrap_or_else(|| drover_engine::code::matches(&check));
                 self.handle(shard, Event::Offloaded { ticket, matches });
             }
             Work::Store(request) => {
@@ -648,6 +675,8 @@ impl Outside {
             resumed: VecDeque::new(),
             roomy: VecDeque::new(),
             wakes: Vec::new(),
+            mono_ms: 1_000,
+            media_shed: 0,
             hashes: 0,
             refuse_offload: false,
         }
@@ -676,6 +705,7 @@ impl Outside {
         if matches!(conn.phase, Phase::Gone) {
             return false;
         }
+        self.media_shed += conn.outbox.expire_media(self.mono_ms);
         let moved = conn.flush();
         if conn.watched && (moved || conn.outbox.is_empty()) {
             let room = conn.outbox.room();
@@ -724,6 +754,15 @@ impl Effects for View<'_> {
         };
         conn.dirty = true;
         conn.outbox.push(out)
+    }
+
+    fn media(&mut self, id: ConnId, message: &Bytes) {
+        let mono_ms = self.out.mono_ms;
+        if let Some((_, conn)) = self.open(id) {
+            conn.dirty = true;
+            let shed = conn.outbox.push_media(mono_ms, message.clone());
+            self.out.media_shed += shed;
+        }
     }
 
     fn watch_room(&mut self, id: ConnId) {

@@ -1,4 +1,4 @@
-//! The real embedded store behind a wrapper that can fail requests, hide records and count calls.
+//! A store, mostly the real embedded one, behind a wrapper that can fail requests, hide records and count calls.
 
 use bytes::Bytes;
 use drover_storage::control::{
@@ -53,16 +53,25 @@ struct Plan {
     appended_records: usize,
 }
 
+/// Both stores in one.
+pub trait Both: LogStore + ControlStore {}
+
+impl<T: LogStore + ControlStore> Both for T {}
+
 /// See the module.
 pub struct Store {
-    inner: Embedded,
+    inner: Box<dyn Both>,
     plan: Mutex<Plan>,
 }
 
 impl Store {
     pub fn open(folder: &Path) -> Self {
+        Self::over(Embedded::open(folder).expect("a new store opens"))
+    }
+
+    pub fn over(inner: impl Both + 'static) -> Self {
         Self {
-            inner: Embedded::open(folder).expect("a new store opens"),
+            inner: Box::new(inner),
             plan: Mutex::default(),
         }
     }

@@ -15,7 +15,8 @@
 //! after the one before it was synced, and its first item is its number. Hence what does not parse in the last journal
 //! is a torn tail exactly if no whole group follows it and the number of the last group before it is not below
 //! [`super::synced`]'s; then it was never acknowledged, and is cut off here (fjall can't always). Everything else is
-//! damage: nothing is changed and the store does not open. Afterwards, the number of the last group in the open
+//! damage: nothing is changed and the store does not open. A whole group that was not acknowledged is written again in
+//! its place and synced: it may be there only because its sync failed, and then it is on no disk. Afterwards, the number of the last group in the open
 //! database must not be below `SYNCED` either, which finds missing and shortened journals.
 //!
 //! One case stays undecided and is refused: a first batch of a fresh journal of which not even the beginning reached
@@ -25,6 +26,8 @@ use super::format::{DB, io};
 use super::tables::{GROUP_KEY, GroupMark};
 use super::{OpenError, RESTORE};
 use std::fs::{self, File};
+use std::io::{Read, Seek};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -56,9 +59,65 @@ pub(super) fn before_open(
             return Err(damaged(path, "this is missing"));
         }
     }
+    let journals = journals(&db)?;
+    let mut seqno = None;
+    let last = journals.len().saturating_sub(1);
+    for (n, (_, path)) in journals.iter().enumerate() {
+        let bytes = read(path).map_err(|e| io(path, e))?;
+        let scan = scan(&bytes, store, synced, &mut seqno);
+        if let Some(at) = scan.broken_at {
+            if n != last || !scan.is_torn(&bytes[at..], store, synced) {
+                return Err(damaged(
+                    path.clone(),
+                    format_args!("this journal is damaged at byte {at}"),
+                ));
+            }
+            tracing::warn!(
+                journal = %path.display(),
+                bytes = bytes.len() - at,
+                "cutting off a commit that was interrupted before it was acknowledged"
+            );
+            File::options()
+                .write(true)
+                .open(path)
+                .and_then(|f| f.set_len(at as u64).and_then(|()| f.sync_all()))
+                .map_err(|e| io(path, e))?;
+        }
+        if let Some(at) = scan.unacknowledged_at {
+            File::options()
+                .write(true)
+                .open(path)
+                .and_then(|f| {
+                    f.write_all_at(&bytes[at..scan.whole], at as u64)
+                        .and_then(|()| f.sync_all())
+                })
+                .map_err(|e| io(path, e))?;
+        }
+    }
+    Ok(())
+}
+
+/// A journal up to the last byte that was ever written: what fjall preallocates behind it is a hole, and would be 64 MiB
+/// of zeros in memory.
+fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+    use rustix::fs::{SeekFrom, seek};
+    let mut file = File::open(path)?;
+    let mut end = 0;
+    // ENXIO: no data beyond. A file system that knows no holes calls all of it data.
+    while let Ok(data) = seek(&file, SeekFrom::Data(end)) {
+        end = seek(&file, SeekFrom::Hole(data))?;
+    }
+    file.rewind()?;
+    let mut bytes = Vec::with_capacity(end as usize);
+    file.take(end).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The journals by their numbers.
+fn journals(db: &Path) -> Result<Vec<(u64, PathBuf)>, OpenError> {
     let mut journals = Vec::new();
-    for entry in fs::read_dir(&db).map_err(|e| io(&db, e))? {
-        let path = entry.map_err(|e| io(&db, e))?.path();
+    for entry in fs::read_dir(db).map_err(|e| io(db, e))? {
+        let path = entry.map_err(|e| io(db, e))?.path();
         if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("jnl")) {
             let number = path
                 .file_stem()
@@ -70,32 +129,22 @@ pub(super) fn before_open(
             }
         }
     }
-    journals.sort();
-    let mut seqno = None;
-    let last = journals.len().saturating_sub(1);
-    for (n, (_, path)) in journals.iter().enumerate() {
-        let bytes = fs::read(path).map_err(|e| io(path, e))?;
-        let scan = scan(&bytes, store, &mut seqno);
-        let Some(at) = scan.broken_at else { continue };
-        if n == last && scan.is_torn(&bytes[at..], store, synced) {
-            tracing::warn!(
-                journal = %path.display(),
-                bytes = bytes.len() - at,
-                "cutting off a commit that was interrupted before it was acknowledged"
-            );
-            File::options()
-                .write(true)
-                .open(path)
-                .and_then(|f| f.set_len(at as u64).and_then(|()| f.sync_all()))
-                .map_err(|e| io(path, e))?;
-        } else {
-            return Err(damaged(
-                path.clone(),
-                format_args!("this journal is damaged at byte {at}"),
-            ));
-        }
+    if journals.is_empty() {
+        // fjall would begin a new one.
+        return Err(damaged(db.to_owned(), "its journals (*.jnl) are gone"));
     }
-    Ok(())
+    journals.sort();
+    Ok(journals)
+}
+
+/// Whether this group lies whole in the newest journal. Where it can't be read it counts as whole, which is the worse of
+/// the two.
+pub(super) fn is_written(folder: &Path, store: &[u8; 16], group: u64) -> bool {
+    let newest = || {
+        let journals = journals(&folder.join(DB)).ok()?;
+        read(&journals.last()?.1).ok()
+    };
+    newest().is_none_or(|bytes| scan(&bytes, store, group, &mut None).last_group >= Some(group))
 }
 
 /// What a journal holds.
@@ -105,6 +154,10 @@ struct Scan {
     last_group: Option<u64>,
     /// Where whole batches end and something else than the zeros of a preallocated file begins.
     broken_at: Option<usize>,
+    /// Where the first whole group begins that was not acknowledged.
+    unacknowledged_at: Option<usize>,
+    /// Where whole batches end.
+    whole: usize,
 }
 
 impl Scan {
@@ -121,17 +174,23 @@ impl Scan {
 }
 
 /// `seqno` is that of the last batch before this journal, and afterwards of its own last one.
-fn scan(bytes: &[u8], store: &[u8; 16], seqno: &mut Option<u64>) -> Scan {
+fn scan(bytes: &[u8], store: &[u8; 16], synced: u64, seqno: &mut Option<u64>) -> Scan {
     let mut scan = Scan {
         last_group: None,
         broken_at: None,
+        unacknowledged_at: None,
+        whole: 0,
     };
     let mut at = 0;
     while at < bytes.len() {
         // Sequence numbers rise, or one of them is damaged: no checksum covers them.
         match Batch::parse(&bytes[at..], store).filter(|batch| seqno.is_none_or(|last| last < batch.seqno)) {
             Some(batch) => {
+                if batch.group.is_some_and(|group| group > synced) {
+                    scan.unacknowledged_at.get_or_insert(at);
+                }
                 at += batch.bytes;
+                scan.whole = at;
                 *seqno = Some(batch.seqno);
                 scan.last_group = batch.group.or(scan.last_group);
             }

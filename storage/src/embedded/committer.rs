@@ -7,18 +7,20 @@
 //! What several requests of a group write to one key of the control keyspace is folded into one item: items of a batch
 //! share a sequence number. The same overlay lets the checks of a request see the writes of those before it.
 
+use super::fjall_control::{Health, Slot};
 use super::synced::Synced;
 use super::tables::{self, GroupMark, KEY_BYTES_MAX, Tables};
 use crate::answer::{Answer, guarded};
 use crate::control::{Check, ControlBatch, DirectoryKey, Outcome};
 use crate::handoff::{Handoff, Parked};
-use crate::health::Health;
 use crate::{RealmId, StoreError};
 use bytes::Bytes;
 use fjall::{OwnedWriteBatch, PersistMode};
 use std::collections::HashMap;
-use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Requests waiting; more are refused as not committed. Each shard has a few under way.
 pub(super) const REQUESTS_MAX: usize = 4096;
@@ -63,7 +65,7 @@ impl Request {
 }
 
 /// A request decided, waiting for the sync.
-struct Decided {
+pub(super) struct Decided {
     /// Whether the group's fate is its fate too.
     wrote: bool,
     /// Answers `Ok` for `None`.
@@ -80,26 +82,68 @@ impl Decided {
     }
 }
 
+/// Whether groups are written.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum State {
+    /// They are.
+    Good,
+    /// A write failed: at this moment it is tried again, and if that fails after this pause once more.
+    Down(Instant, Duration),
+    /// A sync failed: what the disk holds only the next start can tell.
+    Failed,
+}
+
+/// How often those who ask are refused while writes fail, and the end of the store is looked for.
+const REFUSE_EVERY: Duration = Duration::from_millis(20);
+
 /// The committer's own.
 pub(super) struct Committer<'a> {
-    pub(super) tables: &'a Tables,
+    pub(super) database: &'a Slot,
     pub(super) health: &'a Health,
     /// The number of the last group that was written, or tried.
     pub(super) group: u64,
     pub(super) store: [u8; 16],
     pub(super) synced: Synced,
-    /// The store's folder, to ask how much room is left.
-    pub(super) folder: File,
-    pub(super) reserve_bytes: u64,
-    /// A write or a sync failed: what is in the journal is not known, and stays so until the next start.
-    pub(super) poisoned: bool,
+    pub(super) folder: PathBuf,
+    pub(super) state: State,
+    /// It was reported that the disk is full.
+    pub(super) full: bool,
+}
+
+/// How the writing of a group ended.
+pub(super) enum Written {
+    /// It is durable.
+    Durable,
+    /// Nothing of it was written, and nothing can be any more.
+    Refused,
+    /// The database failed while it was written or synced.
+    Broken,
+    /// Nobody can tell: fjall panicked, or it is durable and the record of that could not be written.
+    Unknown,
 }
 
 impl Committer<'_> {
     /// The thread's life.
     pub(super) fn run(mut self, requests: &Handoff<Request, Parked>, closed: impl Fn() -> bool) {
         requests.waker(0).register();
-        while let Some(first) = requests.pop_wait(0, &closed) {
+        loop {
+            if let State::Down(at, _) = self.state {
+                let is_over = closed();
+                while let Some(request) = requests.pop() {
+                    guarded("an answer to a commit", || request.refuse());
+                }
+                if is_over {
+                    break;
+                }
+                match Instant::now() < at {
+                    true => thread::park_timeout(REFUSE_EVERY),
+                    false => self.mend(),
+                }
+                continue;
+            }
+            let Some(first) = requests.pop_wait(0, &closed) else {
+                break;
+            };
             let mut bytes = first.bytes();
             let mut taken = vec![first];
             while bytes < GROUP_BYTES_MAX
@@ -114,44 +158,17 @@ impl Committer<'_> {
     }
 
     fn commit(&mut self, requests: Vec<Request>, bytes: u64) {
-        if self.poisoned || !self.has_room(bytes) {
-            self.health.set(false);
+        if matches!(self.state, State::Failed) || !self.has_room(bytes) {
             for request in requests {
                 guarded("an answer to a commit", || request.refuse());
             }
             return;
         }
-        // A number is used once, even by a group that fails: what it left in the journal must not be taken for the
-        // next one.
-        self.group += 1;
         self.health.begin();
-        let mut group = Group::new(self.tables, self.group, &self.store, requests.len());
-        let decided: Vec<_> = requests
-            .into_iter()
-            .map(|request| group.decide(request))
-            .collect();
-        let outcome = match group.finish() {
-            None => Ok(()),
-            Some(batch) => match catch_unwind(AssertUnwindSafe(|| batch.commit())) {
-                Ok(Ok(())) => self.synced.advance(self.group),
-                Ok(Err(fjall::Error::Poisoned)) => {
-                    tracing::error!(
-                        "the store's background work failed; it takes nothing more until restarted"
-                    );
-                    Err(StoreError::NotCommitted)
-                }
-                Ok(Err(error)) => {
-                    tracing::error!(%error, "a commit failed; the store takes nothing more until restarted");
-                    Err(StoreError::Unknown)
-                }
-                Err(_) => Err(StoreError::Unknown),
-            },
-        };
-        self.poisoned = outcome.is_err();
-        if self.poisoned {
-            self.health.fail();
-        }
-        self.health.set(outcome.is_ok());
+        let mut decided = Vec::with_capacity(requests.len());
+        let written = self.write(requests, &mut decided);
+        let outcome = self.outcome(written);
+        self.health.end();
         for Decided { wrote, answer } in decided {
             let failed = outcome
                 .err()
@@ -160,22 +177,52 @@ impl Committer<'_> {
         }
     }
 
-    /// Whether so much can surely be written.
-    fn has_room(&self, bytes: u64) -> bool {
-        // Where the file system does not say, writing will tell.
-        let Ok(stat) = rustix::fs::fstatvfs(&self.folder) else {
-            return true;
-        };
-        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
-        let has_room = free >= self.reserve_bytes.saturating_add(bytes);
-        if !has_room && self.health.get() {
-            tracing::error!(
-                free_bytes = free,
-                reserve_bytes = self.reserve_bytes,
-                "too little free space: nothing is taken until there is more"
-            );
+    fn has_room(&mut self, bytes: u64) -> bool {
+        let has_room = self.health.has_room(bytes);
+        if has_room == self.full {
+            self.full = !has_room;
+            match has_room {
+                true => tracing::info!("there is free space again"),
+                false => tracing::error!(
+                    reserve_bytes = self.health.reserve_bytes,
+                    "too little free space: nothing is taken until there is more"
+                ),
+            }
         }
         has_room
+    }
+
+    /// Writes one group; `decided` is what becomes of each request if it is durable.
+    pub(super) fn write(&mut self, requests: Vec<Request>, decided: &mut Vec<Decided>) -> Written {
+        // A number is used once, even by a group that fails: what it left in the journal must not be taken for the
+        // next one.
+        self.group += 1;
+        let (number, store, is_probe) = (self.group, self.store, requests.is_empty());
+        let written = self.database.with(|tables| {
+            let tables = tables?;
+            let mut group = Group::new(tables, number, &store, requests.len());
+            decided.extend(requests.into_iter().map(|request| group.decide(request)));
+            let Some(batch) = group.finish(is_probe) else {
+                return Some(Ok(()));
+            };
+            catch_unwind(AssertUnwindSafe(|| batch.commit())).ok()
+        });
+        match written {
+            Some(Ok(())) => match self.synced.advance(number) {
+                Ok(()) => Written::Durable,
+                Err(_) => Written::Unknown,
+            },
+            Some(Err(fjall::Error::Poisoned)) => {
+                tracing::error!("the store's background work failed; it takes nothing more until restarted");
+                Written::Refused
+            }
+            Some(Err(error)) => {
+                tracing::error!(%error, "a commit failed");
+                Written::Broken
+            }
+            // A panic, told of by its hook.
+            None => Written::Unknown,
+        }
     }
 }
 
@@ -289,14 +336,14 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// The batch, if there is anything to write.
-    fn finish(mut self) -> Option<OwnedWriteBatch> {
+    /// The batch, if there is anything to write beside its number, or that alone is wanted.
+    fn finish(mut self, even_empty: bool) -> Option<OwnedWriteBatch> {
         for (key, value) in self.overlay {
             match value {
                 Some(value) => self.batch.insert(&self.tables.control, key, value),
                 None => self.batch.remove(&self.tables.control, key),
             }
         }
-        (self.batch.len() > 1).then_some(self.batch)
+        (even_empty || self.batch.len() > 1).then_some(self.batch)
     }
 }

@@ -1,23 +1,23 @@
 //! The control store on fjall, in one folder: the database, and `SYNCED` beside it.
 
-use super::committer::{self, Committer, Request};
+use super::committer::{self, Committer, Request, State};
 use super::readers::{self, Job};
 use super::synced::Synced;
 use super::tables::{self, GroupMark, Tables};
-use super::{OpenError, RESTORE, audit, format};
+use super::{OpenError, RESTORE, STUCK, audit, format};
 use crate::answer::Answer;
 use crate::control::{ControlBatch, ControlStore, DirectoryEntry, DirectoryKey, DirectoryKind, Outcome};
 use crate::handoff::{Handoff, Parked};
-use crate::health::Health;
 use crate::{Done, RealmId, StoreError};
 use bytes::Bytes;
 use fjall::PersistMode;
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
 /// The store. Closed when it is dropped: what was handed over is finished and answered, then the threads end.
 pub(super) struct FjallControl {
@@ -28,12 +28,105 @@ pub(super) struct FjallControl {
 
 /// What the threads see.
 struct Shared {
-    tables: Tables,
+    database: Slot,
     requests: Handoff<Request, Parked>,
     requests_closed: AtomicBool,
     jobs: Handoff<Job, Parked>,
     jobs_closed: AtomicBool,
     health: Health,
+}
+
+/// The open database, which is closed and opened anew after a failed write. Empty while it could not be opened.
+pub(super) struct Slot(pub(super) RwLock<Option<Tables>>);
+
+impl Slot {
+    /// Lends the database.
+    pub(super) fn with<R>(&self, f: impl FnOnce(Option<&Tables>) -> R) -> R {
+        f(self.0.read().unwrap_or_else(PoisonError::into_inner).as_ref())
+    }
+}
+
+/// Whether writes are taken, and whether one is stuck.
+pub(super) struct Health {
+    /// A write failed; it is tried again and again whether one works.
+    down: AtomicBool,
+    /// For good: until the next start nothing is taken.
+    failed: AtomicBool,
+    /// A record that was asked for can't be read.
+    damaged: AtomicBool,
+    /// The store's folder, to ask how much room is left, and how much is never used.
+    folder: File,
+    pub(super) reserve_bytes: u64,
+    opened: Instant,
+    /// When the commit under way began, in milliseconds since `opened` and one; 0 if there is none.
+    began_ms: AtomicU64,
+}
+
+impl Health {
+    fn new(folder: File, reserve_bytes: u64) -> Self {
+        Self {
+            down: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+            damaged: AtomicBool::new(false),
+            folder,
+            reserve_bytes,
+            opened: Instant::now(),
+            began_ms: AtomicU64::new(0),
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.opened.elapsed().as_millis() as u64 + 1
+    }
+
+    pub(super) fn begin(&self) {
+        self.began_ms.store(self.now_ms(), Ordering::Relaxed);
+    }
+
+    pub(super) fn end(&self) {
+        self.began_ms.store(0, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_down(&self, down: bool) {
+        self.down.store(down, Ordering::Relaxed);
+    }
+
+    pub(super) fn found_damage(&self) {
+        self.damaged.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn fail(&self) {
+        self.failed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether so much can surely be written. Asked afresh each time: a relay that is out of rotation for a full disk
+    /// gets no writes by which it could notice that there is room again.
+    pub(super) fn has_room(&self, bytes: u64) -> bool {
+        // Where the file system does not say, writing will tell.
+        rustix::fs::fstatvfs(&self.folder).map_or(true, |stat| {
+            let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+            free >= self.reserve_bytes.saturating_add(bytes)
+        })
+    }
+
+    /// What is wrong, for an operator.
+    pub(super) fn ailment(&self) -> Option<&'static str> {
+        let is = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
+        let began_ms = self.began_ms.load(Ordering::Relaxed);
+        if is(&self.failed) {
+            Some("a sync failed: it takes nothing until it is restarted")
+        } else if is(&self.down) {
+            Some("a write failed: it takes nothing until one works again")
+        } else if began_ms != 0 && self.now_ms().saturating_sub(began_ms) > STUCK.as_millis() as u64 {
+            Some("a commit is stuck")
+        } else if !self.has_room(0) {
+            Some("too little is free on its disk")
+        } else if is(&self.damaged) {
+            Some("a record is damaged")
+        } else {
+            None
+        }
+    }
 }
 
 impl FjallControl {
@@ -54,13 +147,11 @@ impl FjallControl {
     /// Opens it.
     pub(super) fn open(folder: &Path, store: &[u8; 16], reserve_bytes: u64) -> Result<Self, OpenError> {
         let (synced, synced_group) = Synced::open(folder)?;
-        audit::before_open(folder, store, synced_group, tables::KEYSPACES)?;
-        let tables = open_tables(folder)?;
-        let group = last_group(folder, &tables, store, synced_group)?;
+        let (tables, group) = open_checked(folder, store, synced_group)?;
         let folder_file = File::open(folder).map_err(|e| format::io(folder, e))?;
 
         let shared = Arc::new(Shared {
-            tables,
+            database: Slot(RwLock::new(Some(tables))),
             requests: Handoff::new(committer::REQUESTS_MAX, [Parked::default()]),
             requests_closed: AtomicBool::new(false),
             jobs: Handoff::new(
@@ -68,7 +159,7 @@ impl FjallControl {
                 std::iter::repeat_n((), readers::READERS).map(|()| Parked::default()),
             ),
             jobs_closed: AtomicBool::new(false),
-            health: Health::new(),
+            health: Health::new(folder_file, reserve_bytes),
         });
         let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
             thread::Builder::new()
@@ -87,25 +178,25 @@ impl FjallControl {
             control.readers.push(spawn(
                 "drover-read",
                 Box::new(move || {
-                    readers::run(&shared.jobs, reader, &shared.tables, || {
+                    readers::run(&shared.jobs, reader, &shared.database, &shared.health, || {
                         shared.jobs_closed.load(Ordering::Acquire)
                     });
                 }),
             )?);
         }
-        let store = *store;
+        let (store, path) = (*store, folder.to_owned());
         control.committer = Some(spawn(
             "drover-commit",
             Box::new(move || {
                 let committer = Committer {
-                    tables: &shared.tables,
+                    database: &shared.database,
                     health: &shared.health,
                     group,
                     store,
                     synced,
-                    folder: folder_file,
-                    reserve_bytes,
-                    poisoned: false,
+                    folder: path,
+                    state: State::Good,
+                    full: false,
                 };
                 committer.run(&shared.requests, || {
                     shared.requests_closed.load(Ordering::Acquire)
@@ -115,17 +206,18 @@ impl FjallControl {
         Ok(control)
     }
 
-    pub(super) fn healthy(&self) -> bool {
-        self.shared.health.get()
+    /// What is wrong, for an operator.
+    pub(super) fn ailment(&self) -> Option<&'static str> {
+        self.shared.health.ailment()
     }
 
     pub(super) fn has_failed(&self) -> bool {
-        self.shared.health.has_failed()
+        self.shared.health.failed.load(Ordering::Relaxed)
     }
 
-    /// The database itself.
-    pub(super) fn tables(&self) -> &Tables {
-        &self.shared.tables
+    /// Lends the database itself.
+    pub(super) fn with_tables<R>(&self, f: impl FnOnce(Option<&Tables>) -> R) -> R {
+        self.shared.database.with(f)
     }
 
     fn submit(&self, request: Request) {
@@ -139,10 +231,20 @@ impl FjallControl {
         read: impl FnOnce(&Tables) -> Result<T, StoreError> + Send + 'static,
         done: Done<T>,
     ) {
-        if let Err(job) = self.shared.jobs.push(readers::job(read, done)) {
-            job(None);
+        let shared = &self.shared;
+        if let Err(job) = shared.jobs.push(readers::job(read, done)) {
+            job(None, &shared.health);
         }
     }
+}
+
+/// Looks at the database, opens it, and looks whether everything acknowledged is in it: up to `synced`. Also the number
+/// of its last commit group.
+pub(super) fn open_checked(folder: &Path, store: &[u8; 16], synced: u64) -> Result<(Tables, u64), OpenError> {
+    audit::before_open(folder, store, synced, tables::KEYSPACES)?;
+    let tables = open_tables(folder)?;
+    let group = last_group(folder, &tables, store, synced)?;
+    Ok((tables, group))
 }
 
 /// Opens the database, whatever fjall makes of it.
@@ -159,7 +261,7 @@ pub(super) fn open_tables(folder: &Path) -> Result<Tables, OpenError> {
 }
 
 fn open_failed(folder: &Path, error: &fjall::Error) -> OpenError {
-    use std::io::ErrorKind::{InvalidData, NotFound, UnexpectedEof};
+    use std::io::ErrorKind::{InvalidData, InvalidInput, NotFound, UnexpectedEof};
     let file = folder.join(format::DB);
     let io = match error {
         fjall::Error::Locked => return OpenError::Locked(file),
@@ -167,8 +269,9 @@ fn open_failed(folder: &Path, error: &fjall::Error) -> OpenError {
         _ => None,
     };
     match io {
-        // What fjall could not find or finish reading is missing from its own files.
-        Some(e) if !matches!(e.kind(), NotFound | UnexpectedEof | InvalidData) => {
+        // What fjall could not find or finish reading is missing from its own files, and a place that no file can have
+        // is written in one of them.
+        Some(e) if !matches!(e.kind(), NotFound | UnexpectedEof | InvalidData | InvalidInput) => {
             let error = std::io::Error::new(e.kind(), e.to_string());
             OpenError::Io { file, error }
         }
@@ -243,6 +346,7 @@ impl ControlStore for FjallControl {
     }
 
     fn directory(&self, kind: DirectoryKind) -> Result<Vec<DirectoryEntry>, StoreError> {
-        self.shared.tables.directory(kind)
+        let read = |tables: Option<&Tables>| tables.ok_or(StoreError::NotCommitted)?.directory(kind);
+        self.shared.database.with(read)
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Ranges are read from a snapshot: without one, fjall shows a batch item by item while it is being applied.
 
+use super::fjall_control::{Health, Slot};
 use super::tables::{self, Tables, read_failed};
 use crate::answer::guarded;
 use crate::control::{DirectoryEntry, DirectoryKey, DirectoryKind};
@@ -16,15 +17,16 @@ pub(super) const READERS: usize = 2;
 /// Reads waiting; more are refused.
 pub(super) const READS_MAX: usize = 4096;
 
-/// A read, and where its answer goes. Without tables it answers that it was not taken.
-pub(super) type Job = Box<dyn FnOnce(Option<&Tables>) + Send>;
+/// A read, and where its answer goes. Without tables it answers that it was not taken. Damage is noted before whoever
+/// asked is told.
+pub(super) type Job = Box<dyn FnOnce(Option<&Tables>, &Health) + Send>;
 
 /// Joins a read and its answer.
 pub(super) fn job<T: 'static>(
     read: impl FnOnce(&Tables) -> Result<T, StoreError> + Send + 'static,
     done: Done<T>,
 ) -> Job {
-    Box::new(move |tables| {
+    Box::new(move |tables, health| {
         let result = match tables {
             // fjall asserts some of what it reads.
             Some(tables) => {
@@ -32,15 +34,24 @@ pub(super) fn job<T: 'static>(
             }
             None => Err(StoreError::NotCommitted),
         };
+        if matches!(result, Err(StoreError::Damaged)) {
+            health.found_damage();
+        }
         done(result);
     })
 }
 
 /// One reader's life.
-pub(super) fn run(jobs: &Handoff<Job, Parked>, reader: usize, tables: &Tables, closed: impl Fn() -> bool) {
+pub(super) fn run(
+    jobs: &Handoff<Job, Parked>,
+    reader: usize,
+    database: &Slot,
+    health: &Health,
+    closed: impl Fn() -> bool,
+) {
     jobs.waker(reader).register();
     while let Some(job) = jobs.pop_wait(reader, &closed) {
-        guarded("an answer to a read", || job(Some(tables)));
+        database.with(|tables| guarded("an answer to a read", || job(tables, health)));
     }
 }
 

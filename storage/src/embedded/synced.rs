@@ -19,6 +19,7 @@ const BYTES: usize = 16;
 /// The open file.
 pub(super) struct Synced {
     file: File,
+    group: u64,
 }
 
 fn encode(group: u64) -> [u8; BYTES] {
@@ -59,7 +60,7 @@ impl Synced {
         let length = file.metadata().map_err(|e| io(&path, e))?.len();
         if length == 0 {
             tracing::warn!("SYNCED is empty: this start does not check for lost commits");
-            return Ok((Self { file }, 0));
+            return Ok((Self { file, group: 0 }, 0));
         }
         let mut bytes = [0; BYTES];
         if length != BYTES as u64 {
@@ -72,15 +73,22 @@ impl Synced {
         if bytes != encode(group) {
             return Err(unusable("this file is damaged"));
         }
-        Ok((Self { file }, group))
+        Ok((Self { file, group }, group))
     }
 
     /// Records that a group is durable.
-    pub(super) fn advance(&self, group: u64) -> Result<(), StoreError> {
+    pub(super) fn advance(&mut self, group: u64) -> Result<(), StoreError> {
         self.file.write_all_at(&encode(group), 0).map_err(|error| {
             tracing::error!(%error, "writing SYNCED failed; the store takes nothing more until restarted");
             StoreError::Unknown
-        })
+        })?;
+        self.group = group;
+        Ok(())
+    }
+
+    /// The last group that was recorded.
+    pub(super) fn group(&self) -> u64 {
+        self.group
     }
 
     /// The last words of a clean close.

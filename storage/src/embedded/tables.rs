@@ -11,6 +11,7 @@ use crate::{RealmId, StoreError};
 use bytes::Bytes;
 use fjall::config::CompressionPolicy;
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions};
+use rustix::process::{Resource, getrlimit};
 use std::path::Path;
 
 /// How much waits in memory, and so how much of the journal must be replayed after a crash. Two of them may be in memory
@@ -19,8 +20,9 @@ const MEMTABLE_BYTES: u64 = 8 << 20;
 /// All journals together.
 const JOURNAL_BYTES_MAX: u64 = 64 << 20;
 /// Files of tables that are kept open. fjall would keep 900, which with its other files and the sockets is more than a
-/// process may open by default (1024); the transport leaves 512 to the store, and the log takes as many.
-const CACHED_FILES: usize = 128;
+/// process may open by default (1024); the transport leaves 512 to the store, and the log takes as many. Where it
+/// may open fewer: an eighth.
+const CACHED_FILES: u64 = 128;
 /// Blocks kept in memory.
 const CACHE_BYTES: u64 = 32 << 20;
 
@@ -45,6 +47,8 @@ pub(super) struct Tables {
 impl Tables {
     /// Opens or creates the database. fjall panics on some kinds of damage; the caller catches that.
     pub(super) fn open(folder: &Path) -> fjall::Result<Self> {
+        let open_files = getrlimit(Resource::Nofile).current;
+        let cached_files = open_files.map_or(CACHED_FILES, |limit| CACHED_FILES.min(limit / 8));
         let db = Database::builder(folder)
             .cache_size(CACHE_BYTES)
             .max_journaling_size(JOURNAL_BYTES_MAX)
@@ -52,7 +56,7 @@ impl Tables {
             .journal_compression(CompressionType::None)
             .manual_journal_persist(true)
             .worker_threads(2)
-            .max_cached_files(Some(CACHED_FILES))
+            .max_cached_files(Some(cached_files as usize))
             .open()?;
         // fjall keeps these with the keyspace: for an existing store the values it was created with rule.
         let control = db.keyspace("control", || {

@@ -93,7 +93,7 @@ impl Committer {
             false => {
                 self.core.health.begin();
                 let result = self.write(&batches);
-                self.core.health.set(result.is_ok());
+                self.core.health.end();
                 result
             }
         };
@@ -119,13 +119,17 @@ impl Committer {
         let batches: Vec<&AppendBatch> = batches.iter().collect();
         let contents = self.encoder.encode(&batches, Vec::new(), open.of.salt, lsn, at);
         let length = at + self.encoder.bytes.len() as u64;
-        let written = open
-            .file
-            .write_at(&self.encoder.bytes, at)
-            .and_then(|()| open.file.sync());
-        if let Err(error) = written {
-            return Err(self.failed(&error));
+        if let Err(error) = open.file.write_at(&self.encoder.bytes, at) {
+            // Its end was never written, so what came of it is no commit, to whoever looks; the next one is written over it.
+            core.note_refusal(&error);
+            return Err(StoreError::NotCommitted);
         }
+        if let Err(error) = open.file.sync() {
+            tracing::error!(%error, "a sync failed: the log takes nothing more until restarted");
+            self.poison();
+            return Err(StoreError::Unknown);
+        }
+        core.note_success();
         open.of.length = length;
         open.entries += contents.entries.len();
         core.view.write().add(number, length, &contents);
@@ -141,27 +145,6 @@ impl Committer {
             core.keeper.was_deleted(contents.deletes);
         }
         Ok(())
-    }
-
-    /// What a failed write or sync leaves behind.
-    fn failed(&mut self, error: &io::Error) -> StoreError {
-        if is_full(error)
-            && let Some(open) = self.open.take()
-        {
-            // Everything before this commit is durable. If it can be cut off for good, nothing happened.
-            let cut = open
-                .file
-                .set_length(open.of.length)
-                .and_then(|()| open.file.sync());
-            if cut.is_ok() {
-                self.core.note_refusal(error);
-                self.core.keeper.want(Chore::Seal(open.of.number));
-                return StoreError::NotCommitted;
-            }
-        }
-        tracing::error!(%error, "a commit failed; the log takes nothing more until restarted");
-        self.poison();
-        StoreError::Unknown
     }
 
     fn poison(&mut self) {
@@ -247,12 +230,6 @@ impl Committer {
 
 fn is_empty(batch: &AppendBatch) -> bool {
     batch.appends.is_empty() && batch.deletes.is_empty() && batch.usage.is_empty()
-}
-
-/// The disk has no room, which may pass.
-fn is_full(error: &io::Error) -> bool {
-    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
-    matches!(error.kind(), FileTooLarge | QuotaExceeded | StorageFull)
 }
 
 /// Nothing of an append that was not taken.

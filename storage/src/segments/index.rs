@@ -245,8 +245,6 @@ pub(super) fn encode(held: &Held, of: &Of) -> Vec<u8> {
 #[derive(Debug)]
 pub(super) struct Summary {
     pub(super) last_lsn: u64,
-    /// Of all streams together.
-    pub(super) entries: u64,
     /// Of all records together.
     pub(super) record_bytes: u64,
     /// Rows of deletions.
@@ -294,14 +292,13 @@ impl Summary {
             salt: rest.u64()?,
             length: rest.u64()?,
         };
-        let (last_lsn, entries, record_bytes) = (rest.u64()?, rest.u64()?, rest.u64()?);
+        let (last_lsn, _entries, record_bytes) = (rest.u64()?, rest.u64()?, rest.u64()?);
         let (rows_at, file_length) = (rest.u64()?, rest.u64()?);
         let (deletions, fences_crc) = (rest.u32()?, rest.u32()?);
         let pages = u64::from(rows).div_ceil(PAGE_ROWS as u64);
         (found == *of && file_length == length && rows_at + pages * (PAGE as u64 + 8) == length).then_some((
             Self {
                 last_lsn,
-                entries,
                 record_bytes,
                 deletions,
                 rows_at,

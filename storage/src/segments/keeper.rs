@@ -93,6 +93,12 @@ impl Keeper {
         self.want(Chore::Tidy);
     }
 
+    /// A write failed: a spare may be asked for again, to find out whether one works.
+    pub(super) fn retry_spares(&self) {
+        let flags = self.spare_wanted.iter();
+        flags.for_each(|flag| flag.store(false, Ordering::Relaxed));
+    }
+
     /// The segment that was made for a writer.
     pub(super) fn take_spare(&self, writer: usize) -> Option<Open> {
         let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
@@ -161,11 +167,23 @@ fn perform(core: &Arc<Core>, chore: Chore) -> bool {
             sealed.is_ok()
         }
         Chore::Spare(writer) => {
+            // One that is there is made anew: whether a write works shall be known.
+            let old = core
+                .keeper
+                .spares
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .remove(&writer);
+            if let Some(old) = old {
+                core.files.remove(old.of.number);
+            }
             let made = core
                 .check_room()
                 .and_then(|()| core.create(writer, core.options.segment_bytes));
             match made {
                 Ok(spare) => {
+                    core.note_success();
+
                     let mut spares = core.keeper.spares.lock().unwrap_or_else(PoisonError::into_inner);
                     spares.insert(writer, spare);
                 }

@@ -54,6 +54,8 @@ pub(super) fn io_error(file: &Path, error: io::Error) -> OpenError {
 pub(super) struct Scan {
     pub(super) held: Held,
     pub(super) usage: Vec<(u64, RealmId, u64)>,
+    /// Number and place of each commit.
+    pub(super) commits: Vec<(u64, usize)>,
     /// Where whole commits end.
     pub(super) end: usize,
     /// Whether something else than zeros follows.
@@ -67,6 +69,7 @@ pub(super) fn scan(bytes: &[u8], salt: u64) -> Scan {
     let mut scan = Scan {
         held: Held::default(),
         usage: Vec::new(),
+        commits: Vec::new(),
         end: SEGMENT_HEAD,
         is_torn: false,
         is_broken: false,
@@ -76,6 +79,7 @@ pub(super) fn scan(bytes: &[u8], salt: u64) -> Scan {
     {
         scan.held.add(&commit.contents);
         let lsn = commit.contents.lsn;
+        scan.commits.push((lsn, scan.end));
         scan.usage.extend(
             commit
                 .contents
@@ -298,6 +302,7 @@ impl Recovery<'_> {
     ) -> Result<BTreeMap<usize, u64>, OpenError> {
         let mut last = Last::new();
         let mut torn = Vec::new();
+        let mut unsure = Vec::new();
         for (number, path) in unlisted {
             self.next_number = self.next_number.max(number + 1);
             let file = self.disk.open(&path).map_err(|e| io_error(&path, e))?;
@@ -340,6 +345,14 @@ impl Recovery<'_> {
                 self.needless.push(number);
                 continue;
             }
+            if let Some((_, from)) = scan.commits.iter().find(|(lsn, _)| *lsn > acknowledged[writer]) {
+                unsure.push((
+                    path.clone(),
+                    file.clone(),
+                    bytes[*from..at].to_vec(),
+                    *from as u64,
+                ));
+            }
             self.newest[writer] = self.newest[writer].max(number);
             self.found[writer] = self.found[writer].max(scan.held.last_lsn);
             self.last_lsn = self.last_lsn.max(scan.held.last_lsn);
@@ -363,12 +376,6 @@ impl Recovery<'_> {
                 held: Arc::new(scan.held),
             });
         }
-        // What a killed process wrote and did not sync may be read now and gone after a power cut. From here on it is
-        // shown, so it must stay.
-        for hot in &self.view.hot {
-            let path = self.files.segment_path(hot.of.number);
-            hot.file.sync().map_err(|e| io_error(&path, e))?;
-        }
         // Only a writer's last commit can be torn, so nothing of it may follow a torn one, be that sealed by now or not.
         for (writer, number, path, at) in torn {
             if self.newest[writer] > number {
@@ -379,6 +386,12 @@ impl Recovery<'_> {
             }
         }
         self.check_acknowledged(&last, acknowledged)?;
+        // What was not acknowledged may be on no disk although it can be read: its sync was never made, or failed, which
+        // may leave its pages marked as written. From here on it is shown, so it is written once more and synced.
+        for (path, file, bytes, at) in unsure {
+            let kept = file.write_at(&bytes, at).and_then(|()| file.sync());
+            kept.map_err(|e| io_error(&path, e))?;
+        }
         let mut open = BTreeMap::new();
         for (writer, (number, path, torn_at)) in last {
             let Some(hot) = self.view.hot.iter().find(|hot| hot.of.number == number) else {

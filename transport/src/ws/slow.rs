@@ -12,8 +12,8 @@ use tungstenite::{Error, Message};
 /// tungstenite's own buffer starts at this; it grows to a frame that is larger.
 const READ_BUFFER_BYTES: usize = 512;
 
-/// What a WebSocket context of ours and of the tests' oracle is set to.
-pub(super) fn config() -> WebSocketConfig {
+/// What a WebSocket context is set to.
+fn config() -> WebSocketConfig {
     WebSocketConfig::default()
         .read_buffer_size(READ_BUFFER_BYTES)
         .write_buffer_size(0)
@@ -25,6 +25,8 @@ pub(super) fn config() -> WebSocketConfig {
 pub(super) struct Slow {
     context: WebSocketContext,
     in_message: bool,
+    /// Payload of that message so far.
+    open_bytes: usize,
 }
 
 impl Default for Slow {
@@ -32,6 +34,7 @@ impl Default for Slow {
         Self {
             context: WebSocketContext::new(Role::Server, Some(config())),
             in_message: false,
+            open_bytes: 0,
         }
     }
 }
@@ -42,13 +45,14 @@ impl Slow {
         let (fin, opcode) = (head.first & 0x80 != 0, head.first & 0x0f);
         if opcode < 8 {
             self.in_message = !fin;
+            self.open_bytes += head.payload_bytes;
         }
         if opcode == 8 && !close_code_is_allowed(head, frame) {
             // tungstenite would answer it with a code of its own instead of failing.
             return Err(Failure::Protocol);
         }
         match self.context.read(&mut Frame { bytes: frame }) {
-            Ok(Message::Binary(bytes)) => Ok(Some(Item::Message(bytes))),
+            Ok(Message::Binary(bytes)) => Ok(Some(Item::Message(bytes.into()))),
             Ok(Message::Text(_)) => Ok(Some(Item::Text)),
             Ok(Message::Ping(payload)) => Ok(Some(Item::Ping(payload))),
             Ok(Message::Pong(_)) => Ok(Some(Item::Pong)),
@@ -64,6 +68,11 @@ impl Slow {
             Err(Error::Capacity(_)) => Err(Failure::Oversize),
             Ok(Message::Frame(_)) | Err(_) => Err(Failure::Protocol),
         }
+    }
+
+    /// Bytes kept of a fragmented message that has begun and not ended.
+    pub(super) fn open_bytes(&self) -> usize {
+        self.open_bytes
     }
 
     /// Whether a fragmented message has begun and not ended.
@@ -109,7 +118,7 @@ impl Write for Frame<'_> {
 }
 
 /// An unmasked control frame (what a server sends): opcode with FIN, payload of at most 125 bytes.
-pub(crate) fn control_frame(opcode: u8, payload: &[u8]) -> Bytes {
+pub fn control_frame(opcode: u8, payload: &[u8]) -> Bytes {
     debug_assert!(payload.len() <= 125 && opcode >= 8);
     let mut frame = BytesMut::with_capacity(2 + payload.len());
     frame.put_u8(0x80 | opcode);

@@ -11,8 +11,10 @@ use super::tag;
 /// Keys 1 to 8, all of them required.
 const KEYS: [usize; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
 
-pub(super) fn read<'a>(r: &mut Reader<'a>) -> Result<Envelope<'a>, Refused> {
-    let mut fields = Fields::<9>::read(r, Code::UnknownRequiredField)?;
+/// The last value of a frame.
+pub(super) fn read_last(mut r: Reader<'_>) -> Result<Envelope<'_>, Refused> {
+    let mut fields = Fields::<9>::read(&mut r, Code::UnknownRequiredField)?;
+    r.finish()?;
     fields.require(&KEYS, &[])?;
     let envelope = Envelope {
         v: fields.value(1)?.u8()?,

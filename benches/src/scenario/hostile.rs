@@ -1,0 +1,265 @@
+//! A well-behaved client beside hostile ones: the p99 of its SENDs in multiples of what it is without them, and the CPU
+//! time the attack costs the relay.
+//!
+//! The client sends [`RATE`] envelopes a second on one connection, and a latency counts from the moment its SEND was due.
+//! Attackers run on a thread of the lowest priority: on a real network they bring their own cores, and here they must not
+//! take the relay's. The relay has its default limits, except for the client's own budgets.
+//!
+//! | Module | Story |
+//! | --- | --- |
+//! | [`attack`] | what each attack does |
+//! | [`crowd`] | its sockets |
+
+pub(crate) mod attack;
+mod crowd;
+
+use super::ingest::send_ack;
+use super::{Bench, DRAIN_TIMEOUT, row, turn_until};
+use crate::args::BenchArgs;
+use crate::error::{Doing, Error};
+use crate::inflight::{InFlight, Latencies, latencies};
+use crate::lane::Lane;
+use crate::link::Target;
+use crate::measure::{Row, Run, Window};
+use crate::net::{Load, Net};
+use crate::peer::Peer;
+use attack::{Attack, Scene};
+use crowd::Crowd;
+use drover_wire::id::GroupId;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// SENDs of the well-behaved client, per second.
+const RATE: f64 = 200.0;
+/// Ciphertext of one, bytes.
+const SIZE_BYTES: usize = 256;
+/// The attack goes on for so long before it is measured, so that its sockets are there.
+const RAMP: Duration = Duration::from_millis(700);
+/// What the relay is given to close the sockets of an attack that has ended.
+const CALM: Duration = Duration::from_millis(500);
+/// Envelopes in the log that subscribers and reconciliations meet.
+const LOG: usize = 20_000;
+
+/// Measures the attacks named, or all.
+pub(super) fn run(args: &BenchArgs) -> Result<Vec<Row>, Error> {
+    if !args.is_spawned() {
+        return Err(Error::Usage(
+            "hostile attacks a relay of its own only: --spawn is needed".into(),
+        ));
+    }
+    let mut args = args.clone();
+    args.env.insert(0, "WEALD_RELAY_MAX_CONNECTIONS=256".into());
+    let all = match args.attacks.is_empty() {
+        true => Attack::ALL.to_vec(),
+        false => args.attacks.clone(),
+    };
+    all.into_iter().map(|attack| measure(&args, attack)).collect()
+}
+
+fn measure(args: &BenchArgs, attack: Attack) -> Result<Row, Error> {
+    let bench = Bench::enter(args, 2, false)?;
+    let group = bench.workspace.groups(1)[0];
+    let mut client = Client::new(
+        bench.workspace.connect(&bench.target, 0, group)?,
+        group,
+        SIZE_BYTES,
+    )?;
+    if attack.needs_log() {
+        client.fill(LOG)?;
+    }
+    let scene = Scene::new(&bench, group, attack)?;
+    let length = Duration::from_secs_f64(args.seconds);
+    let mut runs = Vec::new();
+    client.work(RAMP)?;
+    for _ in 0..args.runs.max(1) {
+        let (idle, _) = window(&bench, &mut client, length)?;
+        let assault = Assault::begin(scene.clone(), bench.target.clone());
+        client.work(RAMP)?;
+        let (bytes, opened) = assault.counts();
+        let (mut run, attacked) = window(&bench, &mut client, length)?;
+        let (bytes, opened) = {
+            let (after, opened_after) = assault.counts();
+            (after - bytes, opened_after - opened)
+        };
+        assault.end()?;
+        thread::sleep(CALM);
+        let seconds = attacked.as_secs_f64();
+        let cores = |run: &Run| {
+            run.server
+                .map_or(0.0, |time| time.ran_ns as f64 / run.elapsed_ns as f64)
+        };
+        let (p99, idle_p99) = (run.latency_ms(0.99), idle.latency_ms(0.99));
+        let times = p99.zip(idle_p99).map_or(f64::NAN, |(p99, idle)| p99 / idle);
+        run.extra = vec![
+            ("idle_p99_ms", idle_p99.unwrap_or(f64::NAN)),
+            ("times_idle", times),
+            ("attack_cores", cores(&run) - cores(&idle)),
+            ("attack_mb_per_s", bytes as f64 / 1e6 / seconds),
+            ("attack_opens_per_s", opened as f64 / seconds),
+        ];
+        runs.push(run);
+    }
+    Ok(row(attack.row(), attack.what(), runs))
+}
+
+/// The client works for this long, and the relay's CPU time is charged.
+fn window(bench: &Bench, client: &mut Client, length: Duration) -> Result<(Run, Duration), Error> {
+    let window = Window::open(bench.server.as_ref())?;
+    let (sent, latencies) = client.work(length)?;
+    let elapsed = window.elapsed();
+    Ok((window.close(sent, latencies)?, elapsed))
+}
+
+/// The well-behaved one: one connection.
+struct Client {
+    net: Net,
+    load: Sends,
+}
+
+impl Client {
+    fn new(peer: Peer, group: GroupId, size_bytes: usize) -> Result<Self, Error> {
+        let mut net = Net::new()?;
+        net.add(peer)?;
+        Ok(Self {
+            net,
+            load: Sends {
+                lane: Lane::new(group, size_bytes),
+                in_flight: InFlight::default(),
+                due: 0,
+                due_ns: 0,
+                arrived: 0,
+                acknowledged: 0,
+                latencies: latencies(),
+            },
+        })
+    }
+
+    /// Stores so many.
+    fn fill(&mut self, count: usize) -> Result<(), Error> {
+        const TOGETHER: usize = 200;
+        for _ in 0..count / TOGETHER {
+            self.load.due = TOGETHER;
+            self.load.due_ns = self.net.now_ns();
+            self.net.nudge(0, &mut self.load)?;
+            self.drain()?;
+        }
+        Ok(())
+    }
+
+    fn drain(&mut self) -> Result<(), Error> {
+        turn_until(&mut self.net, &mut self.load, DRAIN_TIMEOUT, "SEND_ACK", |load| {
+            load.in_flight.count() == 0
+        })
+    }
+
+    /// An open loop: a SEND leaves when it is due, whatever is under way, and its latency counts from then. Answers
+    /// that are late are waited for.
+    fn work(&mut self, length: Duration) -> Result<(u64, Latencies), Error> {
+        let (started, pace) = (Instant::now(), Duration::from_secs_f64(1.0 / RATE));
+        let started_ns = self.net.now_ns();
+        self.load.lane.prepare((length.as_secs_f64() * RATE) as usize + 1);
+        self.load.latencies.reset();
+        self.load.acknowledged = 0;
+        let mut sent = 0u32;
+        while pace * sent < length {
+            let wait = (started + pace * sent).saturating_duration_since(Instant::now());
+            if wait.is_zero() {
+                self.load.due = 1;
+                self.load.due_ns = started_ns + (pace * sent).as_nanos() as u64;
+                self.net.nudge(0, &mut self.load)?;
+                sent += 1;
+            } else {
+                self.net.turn(Some(wait), &mut self.load)?;
+            }
+        }
+        self.drain()?;
+        let taken = std::mem::replace(&mut self.load.latencies, latencies());
+        Ok((self.load.acknowledged, taken))
+    }
+}
+
+/// What [`Client`] does with its connection.
+struct Sends {
+    lane: Lane,
+    in_flight: InFlight,
+    /// SENDs to leave now, and the moment they were due.
+    due: usize,
+    due_ns: u64,
+    arrived: usize,
+    acknowledged: u64,
+    latencies: Latencies,
+}
+
+impl Load for Sends {
+    fn message(&mut self, _: usize, message: &[u8]) -> Result<(), Error> {
+        let (hash, _) = send_ack(message)?;
+        self.arrived += 1;
+        match self.lane.acknowledged(hash) {
+            true => Ok(()),
+            false => Err(Error::Unexpected("a SEND_ACK out of order".into())),
+        }
+    }
+
+    fn settle(&mut self, _: usize, now_ns: u64, out: &mut Vec<u8>) -> Result<(), Error> {
+        let arrived = std::mem::take(&mut self.arrived);
+        self.acknowledged += arrived as u64;
+        if !self.in_flight.finished(arrived, now_ns, &mut self.latencies) {
+            return Err(Error::Unexpected("more SEND_ACKs than SENDs".into()));
+        }
+        let due = std::mem::take(&mut self.due);
+        (0..due).for_each(|_| self.lane.put_next(out));
+        self.in_flight.sent(due, self.due_ns);
+        Ok(())
+    }
+}
+
+/// The attackers' thread.
+struct Assault {
+    over: Arc<AtomicBool>,
+    bytes: Arc<AtomicU64>,
+    opened: Arc<AtomicU64>,
+    thread: thread::JoinHandle<Result<(), Error>>,
+}
+
+impl Assault {
+    fn begin(scene: Scene, target: Target) -> Self {
+        let (over, bytes, opened) = <(Arc<AtomicBool>, Arc<AtomicU64>, Arc<AtomicU64>)>::default();
+        let (until, written, connected) = (over.clone(), bytes.clone(), opened.clone());
+        let thread = thread::spawn(move || {
+            // Of this thread alone, on Linux.
+            rustix::process::nice(19)
+                .map_err(std::io::Error::from)
+                .doing("give way to the relay")?;
+            let mut crowd = Crowd::new(scene, target);
+            while !until.load(Ordering::Relaxed) {
+                crowd.pass(&until);
+                written.store(crowd.bytes, Ordering::Relaxed);
+                connected.store(crowd.opened, Ordering::Relaxed);
+            }
+            Ok(())
+        });
+        Self {
+            over,
+            bytes,
+            opened,
+            thread,
+        }
+    }
+
+    /// Bytes the relay's sockets took, and connections opened.
+    fn counts(&self) -> (u64, u64) {
+        (
+            self.bytes.load(Ordering::Relaxed),
+            self.opened.load(Ordering::Relaxed),
+        )
+    }
+
+    fn end(self) -> Result<(), Error> {
+        self.over.store(true, Ordering::Relaxed);
+        self.thread
+            .join()
+            .unwrap_or_else(|_| Err(Error::Unexpected("the attackers' thread panicked".into())))
+    }
+}

@@ -1,0 +1,722 @@
+//! A client's connection and what it keeps beyond it: the frames it is owed answers for, the envelopes it holds, what
+//! it has sent and not seen acknowledged. What it reads is told to the model; what it does is for its [kinds](super).
+
+use super::{Ask, Notice};
+use crate::model::{Subscription, envelopes, handshakes};
+use crate::world::{Line, Outside};
+use bytes::Bytes;
+use drover_client::Identity;
+use drover_client::recon::{Next, Reconciler};
+use drover_wire::envelope::Envelope;
+use drover_wire::error::{Class, Code};
+use drover_wire::frame::{Frame, List32Buf, Wake};
+use drover_wire::id::{GroupId, Hash};
+use drover_wire::recon::{self, Item};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// What the source addresses of all clients begin with.
+pub const SOURCES: &str = "198.51.100.";
+/// How long a client waits for an answer before it gives a connection up.
+const PATIENCE_US: u64 = 60_000_000;
+
+/// Where the connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// There is none.
+    Down,
+    /// Open, and nothing said: JOIN is for this.
+    Fresh,
+    /// CONNECT is sent.
+    Greeting,
+    /// AUTH is sent.
+    Proving,
+    /// AUTH_ACK has come.
+    Ready,
+}
+
+/// An answer that is due, in the order of the frames.
+#[derive(Clone, Debug)]
+enum Due {
+    Connect,
+    Auth,
+    Send(GroupId, Hash),
+    Handshake(GroupId, Hash),
+    Sub { group: GroupId, from: u64 },
+    Replayed(GroupId),
+    Recon(GroupId),
+    Ask(Ask),
+}
+
+/// What a client has of one group, across connections.
+#[derive(Default)]
+pub struct Held {
+    /// Envelopes by content address, with their numbers.
+    pub envelopes: BTreeMap<Hash, u64>,
+    /// The same as RECON wants them.
+    items: Vec<Item>,
+    /// Its ciphertexts that it may send again.
+    pub own: Vec<Vec<u8>>,
+    /// A reconciliation under way, and what was on disk when it began.
+    recon: Option<(Reconciler, BTreeSet<Hash>)>,
+    /// On this connection.
+    pub subscription: Option<Subscription>,
+    /// It wants to be subscribed.
+    pub wants: bool,
+    /// It was told that it lacks something.
+    pub behind: bool,
+    /// A reconciliation came to its end since this was last taken back.
+    pub whole: bool,
+}
+
+impl Held {
+    fn insert(&mut self, seq: u64, id: Hash) {
+        let before = self.envelopes.insert(id, seq);
+        if before == Some(seq) {
+            return;
+        }
+        if let Some(before) = before {
+            // It was dropped, and sent again.
+            let item = recon::item(before, &id);
+            self.items.retain(|other| *other != item);
+        }
+        let item = recon::item(seq, &id);
+        let at = self.items.partition_point(|other| *other < item);
+        self.items.insert(at, item);
+    }
+
+    /// What a DROP took is of no use to anybody.
+    fn let_go(&mut self, ids: &[Hash]) {
+        for id in ids {
+            if let Some(seq) = self.envelopes.remove(id) {
+                let item = recon::item(seq, id);
+                self.items.retain(|other| *other != item);
+            }
+        }
+    }
+}
+
+/// A durable write that is not acknowledged.
+struct Unacked {
+    frame: Bytes,
+    group: GroupId,
+    /// Frames of it on this connection without an answer.
+    under_way: usize,
+    not_before_us: u64,
+}
+
+/// See the module.
+pub struct Session {
+    /// The client.
+    pub client: usize,
+    /// Its name in traces.
+    pub name: String,
+    /// Its workspace.
+    pub workspace: usize,
+    /// Its key.
+    pub identity: Identity,
+    /// What CONNECT names.
+    pub groups: Vec<GroupId>,
+    /// Where its connection is.
+    pub state: State,
+    /// Its connection.
+    pub line: Option<Line>,
+    /// It does not dial before.
+    pub retry_at_us: u64,
+    /// It dials without being asked.
+    pub dials: bool,
+    /// By group.
+    pub held: BTreeMap<GroupId, Held>,
+    due: VecDeque<Due>,
+    waits_since_us: u64,
+    unacked: BTreeMap<Hash, Unacked>,
+    /// Sent on this connection: not pushed to it.
+    sent_here: BTreeSet<Hash>,
+    /// Unanswered frames on this connection at most.
+    window: usize,
+    /// Told to the kinds.
+    pub notices: Vec<Notice>,
+    /// Refused since it was last admitted.
+    pub refused: Option<Code>,
+    source: String,
+}
+
+impl Session {
+    pub(crate) fn new(
+        client: usize,
+        name: String,
+        workspace: usize,
+        identity: Identity,
+        groups: Vec<GroupId>,
+        window: usize,
+    ) -> Self {
+        let held = groups.iter().map(|group| (*group, Held::default())).collect();
+        Self {
+            client,
+            source: format!("{SOURCES}{}", client + 1),
+            name,
+            workspace,
+            identity,
+            groups,
+            state: State::Down,
+            line: None,
+            retry_at_us: 0,
+            dials: true,
+            held,
+            due: VecDeque::new(),
+            waits_since_us: 0,
+            unacked: BTreeMap::new(),
+            sent_here: BTreeSet::new(),
+            window,
+            notices: Vec::new(),
+            refused: None,
+        }
+    }
+
+    /// The source address of its connections.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    // ---- the connection
+
+    /// Dials, and says nothing yet.
+    pub fn open(&mut self, out: &mut Outside) {
+        self.line = out.open(self.client, &self.source);
+        if self.line.is_some() {
+            self.state = State::Fresh;
+            self.waits_since_us = out.now_us();
+        } else {
+            self.back_off(out);
+        }
+    }
+
+    /// CONNECT.
+    pub fn greet(&mut self, out: &mut Outside) {
+        let list: List32Buf = self.groups.iter().copied().collect();
+        self.state = State::Greeting;
+        self.say(
+            &Frame::Connect {
+                version: 4,
+                groups: list.as_list(),
+                sent_at_ms: 0,
+            },
+            Some(Due::Connect),
+            out,
+        );
+    }
+
+    /// The client leaves without a word.
+    pub fn hang_up(&mut self, out: &mut Outside) {
+        if let Some(line) = self.line {
+            out.hang_up(line);
+            self.lost(out);
+        }
+    }
+
+    /// The connection is gone.
+    pub fn lost(&mut self, out: &mut Outside) {
+        self.line = None;
+        self.state = State::Down;
+        for due in std::mem::take(&mut self.due) {
+            if let Due::Ask(ask) = due {
+                self.notices.push(Notice::Lost(ask));
+            }
+        }
+        self.sent_here.clear();
+        for write in self.unacked.values_mut() {
+            write.under_way = 0;
+        }
+        for held in self.held.values_mut() {
+            held.recon = None;
+            held.behind |= held.subscription.take().is_some();
+        }
+        self.back_off(out);
+    }
+
+    fn back_off(&mut self, out: &mut Outside) {
+        let pause = if self.refused.is_some() {
+            out.dice.skewed(1_000_000, 30_000_000)
+        } else {
+            out.dice.skewed(1_000, 2_000_000)
+        };
+        self.retry_at_us = out.now_us() + pause;
+    }
+
+    fn say(&mut self, frame: &Frame<'_>, due: Option<Due>, out: &mut Outside) {
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes);
+        self.say_bytes(bytes.into(), due, out);
+    }
+
+    fn say_bytes(&mut self, bytes: Bytes, due: Option<Due>, out: &mut Outside) {
+        let Some(line) = self.line else { return };
+        if self.due.is_empty() {
+            self.waits_since_us = out.now_us();
+        }
+        self.due.extend(due);
+        out.say(line, bytes);
+    }
+
+    // ---- what a client does
+
+    /// Whether another frame may be sent before an answer comes.
+    pub fn may_say(&self) -> bool {
+        self.state == State::Ready && self.due.len() < self.window
+    }
+
+    /// Sends an envelope, now and again until it is acknowledged; returns its content address.
+    pub fn send(&mut self, group: GroupId, ct: &[u8], out: &mut Outside) -> Hash {
+        let mut envelope = Envelope {
+            v: 1,
+            enc: 1,
+            group,
+            epoch: 0,
+            seq: 0,
+            ts_ms: 0,
+            hash: Hash([0; 32]),
+            ct,
+        };
+        envelope.hash = envelope.content_hash();
+        let mut encoded = Vec::with_capacity(envelope.encoded_len());
+        envelope.encode(&mut encoded);
+        let mut frame = Vec::new();
+        Frame::Send { envelope: &encoded }.encode(&mut frame);
+        self.write(
+            group,
+            envelope.hash,
+            frame.into(),
+            Due::Send(group, envelope.hash),
+            out,
+        );
+        envelope.hash
+    }
+
+    /// Publishes a handshake message, now and again until it is acknowledged.
+    pub fn publish(&mut self, group: GroupId, message: &[u8], out: &mut Outside) {
+        let id = Hash::of(&[&group.0, message]);
+        let mut frame = Vec::new();
+        Frame::Handshake {
+            group,
+            seq: 0,
+            message,
+        }
+        .encode(&mut frame);
+        self.write(group, id, frame.into(), Due::Handshake(group, id), out);
+    }
+
+    fn write(&mut self, group: GroupId, id: Hash, frame: Bytes, due: Due, out: &mut Outside) {
+        let write = self.unacked.entry(id).or_insert(Unacked {
+            frame: frame.clone(),
+            group,
+            under_way: 0,
+            not_before_us: 0,
+        });
+        if self.state == State::Ready {
+            write.under_way += 1;
+            self.sent_here.insert(id);
+            self.say_bytes(frame, Some(due), out);
+        }
+    }
+
+    /// SUB from here, with a WAKE query behind it that is answered when the replay is over.
+    pub fn subscribe(&mut self, group: GroupId, from: u64, out: &mut Outside) {
+        let asked = self
+            .due
+            .iter()
+            .any(|due| matches!(due, Due::Sub { group: g, .. } | Due::Replayed(g) if *g == group));
+        let active = self.held.get(&group).is_some_and(|h| h.subscription.is_some());
+        if asked || self.state != State::Ready {
+            return;
+        }
+        // From 1 on, SUB_ACK's head is never 0, and so never taken for a notice of the subscription there is.
+        let from = if active { from.max(1) } else { from };
+        self.say(
+            &Frame::Sub {
+                group,
+                from_seq: from,
+            },
+            Some(Due::Sub { group, from }),
+            out,
+        );
+        self.say(&Frame::Wake(Wake::Query), Some(Due::Replayed(group)), out);
+    }
+
+    /// Begins a reconciliation unless one is under way.
+    pub fn reconcile(&mut self, group: GroupId, out: &mut Outside) {
+        let Some(held) = self.held.get_mut(&group) else {
+            return;
+        };
+        if held.recon.is_some() || self.state != State::Ready {
+            return;
+        }
+        let owed = out
+            .model
+            .on_disk(|disk| disk.stream(envelopes(group)).map(|(_, r)| r.id).collect());
+        let mut reconciler = Reconciler::new(0);
+        let payload = reconciler.open(&held.items);
+        held.recon = Some((reconciler, owed));
+        self.say(
+            &Frame::Recon {
+                group,
+                payload: &payload,
+            },
+            Some(Due::Recon(group)),
+            out,
+        );
+    }
+
+    /// LIVE.
+    pub fn beat(&mut self, group: GroupId, ct: &[u8], out: &mut Outside) {
+        out.model.beats.insert((group, ct.to_vec()));
+        self.say(&Frame::Live { group, epoch: 0, ct }, None, out);
+    }
+
+    /// A request of a kind.
+    pub fn ask(&mut self, frame: &Frame<'_>, ask: Ask, out: &mut Outside) {
+        self.say(frame, Some(Due::Ask(ask)), out);
+    }
+
+    /// What has to be done anyway: dial, send again, subscribe again, catch up. Returns whether all of it is done.
+    pub fn duties(&mut self, out: &mut Outside) -> bool {
+        let now = out.now_us();
+        if self.line.is_some() && !self.due.is_empty() && now > self.waits_since_us + PATIENCE_US {
+            self.hang_up(out);
+        }
+        match self.state {
+            State::Down if self.dials && now >= self.retry_at_us => {
+                self.open(out);
+                if self.state == State::Fresh {
+                    self.greet(out);
+                }
+                return false;
+            }
+            State::Ready => {}
+            _ => return false,
+        }
+        let mut done = true;
+        let waiting: Vec<Hash> = self
+            .unacked
+            .iter()
+            .filter(|(_, w)| w.under_way == 0 && w.not_before_us <= now)
+            .map(|(id, _)| *id)
+            .collect();
+        done &= self.unacked.is_empty();
+        for id in waiting {
+            if !self.may_say() {
+                break;
+            }
+            self.say_again(id, out);
+        }
+        for group in self.groups.clone() {
+            let Some(held) = self.held.get_mut(&group) else {
+                continue;
+            };
+            let resubscribe = held.subscription.as_ref().is_none_or(|s| s.handshakes_cut);
+            let behind = held.behind || held.subscription.as_ref().is_some_and(|s| s.behind);
+            if held.wants && resubscribe {
+                done = false;
+                let from = held.items.last().map_or(0, |item| recon::item_seq(item) + 1);
+                self.subscribe(group, from, out);
+            } else if behind {
+                done = false;
+                self.reconcile(group, out);
+            }
+        }
+        done && self.due.is_empty()
+    }
+
+    /// Sends a write again that may have been sent before.
+    fn say_again(&mut self, id: Hash, out: &mut Outside) {
+        let Some(write) = self.unacked.get_mut(&id) else {
+            return;
+        };
+        write.under_way += 1;
+        let (frame, group) = (write.frame.clone(), write.group);
+        self.sent_here.insert(id);
+        let due = match Frame::decode(&frame) {
+            Ok(Frame::Handshake { .. }) => Due::Handshake(group, id),
+            _ => Due::Send(group, id),
+        };
+        self.say_bytes(frame, Some(due), out);
+    }
+
+    /// One of the writes without an answer, twice.
+    pub fn repeat_one(&mut self, out: &mut Outside) {
+        let ids: Vec<Hash> = self.unacked.keys().copied().collect();
+        if let Some(id) = out.dice.pick(&ids).copied()
+            && self.may_say()
+        {
+            self.say_again(id, out);
+        }
+    }
+
+    /// Nobody takes what it wrote any more.
+    pub fn give_up_writes(&mut self) {
+        self.unacked.clear();
+    }
+
+    /// Whether it waits for nothing.
+    pub fn is_idle(&self) -> bool {
+        self.due.is_empty() && self.unacked.is_empty()
+    }
+
+    /// What it waits for, for a trace.
+    pub fn describe(&self) -> String {
+        format!(
+            "{} {:?}, due {:?}, {} unacknowledged, refused {:?}",
+            self.name,
+            self.state,
+            self.due,
+            self.unacked.len(),
+            self.refused
+        )
+    }
+
+    /// The end: what its subscriptions still lack.
+    pub fn settled(&self, out: &mut Outside) {
+        for held in self.held.values() {
+            if let Some(subscription) = &held.subscription {
+                subscription.settled(&self.name, &self.sent_here, &mut out.model);
+            }
+        }
+    }
+
+    // ---- what a client reads
+
+    /// One message.
+    pub fn receive(&mut self, message: &Bytes, out: &mut Outside) {
+        self.waits_since_us = out.now_us();
+        let frame = match Frame::decode(message) {
+            Ok(frame) => frame,
+            Err(error) => {
+                return out
+                    .model
+                    .fail("what is sent decodes", || format!("{}: {error:?}", self.name));
+            }
+        };
+        match (frame, self.due.front()) {
+            (Frame::ConnectAck { .. }, Some(Due::Connect)) => {}
+            (Frame::AuthChallenge { challenge }, Some(Due::Connect)) => {
+                self.due.pop_front();
+                self.state = State::Proving;
+                let auth = Frame::Auth {
+                    device_key: self.identity.public(),
+                    signature: self.identity.sign(challenge),
+                };
+                self.say(&auth, Some(Due::Auth), out);
+            }
+            (Frame::AuthAck { .. }, Some(Due::Auth)) => {
+                self.due.pop_front();
+                self.state = State::Ready;
+                self.refused = None;
+                self.notices.push(Notice::Admitted);
+            }
+            (Frame::SendAck { hash, seq }, Some(Due::Send(group, id))) if hash == *id => {
+                let group = *group;
+                self.due.pop_front();
+                self.unacked.remove(&hash);
+                out.model.acknowledged(envelopes(group), seq, hash);
+                if let Some(held) = self.held.get_mut(&group) {
+                    held.insert(seq, hash);
+                }
+            }
+            (Frame::Push { envelope }, _) => self.pushed(envelope, out),
+            (Frame::Handshake { group, seq, message }, _) => self.shaken(group, seq, message, out),
+            (Frame::SubAck { group, head_seq }, _) => self.sub_acked(group, head_seq, out),
+            (Frame::Wake(Wake::Capability { .. }), Some(Due::Replayed(group))) => {
+                let group = *group;
+                self.due.pop_front();
+                if let Some(subscription) = self.held.get_mut(&group).and_then(|h| h.subscription.as_mut()) {
+                    subscription.replayed(&out.model);
+                }
+            }
+            (Frame::Recon { group, payload }, Some(Due::Recon(asked))) if group == *asked => {
+                self.due.pop_front();
+                self.reconciling(group, payload, out);
+            }
+            (Frame::Live { group, ct, .. }, _) => {
+                if !out.model.beats.contains(&(group, ct.to_vec())) {
+                    out.model.fail("LIVE carries what was sent", || {
+                        format!("{}: {group:?}", self.name)
+                    });
+                }
+            }
+            (Frame::Error { code, .. }, _) => self.refused_with(code, out),
+            (frame, Some(Due::Ask(_))) => {
+                if let Some(Due::Ask(ask)) = self.due.pop_front() {
+                    let mut bytes = Vec::new();
+                    frame.encode(&mut bytes);
+                    self.notices.push(Notice::Answered(ask, bytes.into()));
+                }
+            }
+            (Frame::Bye { .. }, _) => {}
+            (frame, due) => {
+                let due = format!("{due:?}");
+                out.model.fail("answers come in the order of the frames", || {
+                    format!("{}: {} while {due} was due", self.name, frame.name())
+                });
+            }
+        }
+    }
+
+    fn pushed(&mut self, envelope: &[u8], out: &mut Outside) {
+        let Ok(envelope) = Envelope::decode(envelope) else {
+            return out.model.fail("what is sent decodes", || self.name.clone());
+        };
+        let (group, seq, id) = (envelope.group, envelope.seq, envelope.content_hash());
+        if id != envelope.hash {
+            out.model.fail("what is pushed verifies", || {
+                format!("{}: {group:?} {seq}", self.name)
+            });
+        }
+        out.model.number(envelopes(group), seq, id);
+        let reconciling = self
+            .due
+            .iter()
+            .any(|due| matches!(due, Due::Recon(g) if *g == group));
+        let Some(held) = self.held.get_mut(&group) else {
+            return out
+                .model
+                .fail("only what was asked for is pushed", || self.name.clone());
+        };
+        match &mut held.subscription {
+            Some(subscription) if reconciling => subscription.pushed_meanwhile(seq),
+            Some(subscription) => subscription.pushed(seq, &self.sent_here, &mut out.model),
+            None if reconciling => {}
+            None => out
+                .model
+                .fail("only what was asked for is pushed", || self.name.clone()),
+        }
+        held.insert(seq, id);
+    }
+
+    fn shaken(&mut self, group: GroupId, seq: u64, message: &[u8], out: &mut Outside) {
+        let id = Hash::of(&[&group.0, message]);
+        out.model.number(handshakes(group), seq, id);
+        if matches!(self.due.front(), Some(Due::Handshake(g, due)) if *g == group && *due == id) {
+            self.due.pop_front();
+            self.unacked.remove(&id);
+            return out.model.acknowledged(handshakes(group), seq, id);
+        }
+        match self.held.get_mut(&group).and_then(|h| h.subscription.as_mut()) {
+            Some(subscription) => subscription.handshake(seq, id, &self.sent_here, &mut out.model),
+            None => out
+                .model
+                .fail("only what was asked for is delivered", || self.name.clone()),
+        }
+    }
+
+    fn sub_acked(&mut self, group: GroupId, head: u64, out: &mut Outside) {
+        let Some(held) = self.held.get_mut(&group) else {
+            return;
+        };
+        match (self.due.front(), &mut held.subscription) {
+            (_, Some(subscription)) if head == 0 => {
+                out.coverage.add("notices", 1);
+                subscription.notice();
+            }
+            (Some(Due::Sub { group: g, from }), subscription) if *g == group => {
+                // What a subscription owed is owed no more, but what it left out stays out.
+                held.behind |= subscription.as_ref().is_some_and(|s| s.behind);
+                *subscription = Some(Subscription::new(group, *from, head, &mut out.model));
+                self.due.pop_front();
+            }
+            (due, _) => {
+                let due = format!("{due:?}");
+                out.model.fail("answers come in the order of the frames", || {
+                    format!("{}: SUB_ACK {head} while {due} was due", self.name)
+                });
+            }
+        }
+    }
+
+    fn reconciling(&mut self, group: GroupId, payload: &[u8], out: &mut Outside) {
+        let Some(held) = self.held.get_mut(&group) else {
+            return;
+        };
+        let Some((mut reconciler, owed)) = held.recon.take() else {
+            return;
+        };
+        let Ok(ranges) = recon::decode(payload) else {
+            return out.model.fail("what is sent decodes", || self.name.clone());
+        };
+        let mut next = reconciler.answered(&held.items, ranges);
+        if let Next::Offer(ids) = &next {
+            // Whatever a client holds was acknowledged, so the relay lacks only what it was told to drop.
+            out.model.missing(group, ids);
+            held.let_go(ids);
+            next = reconciler.offered(&held.items);
+        }
+        match next {
+            Next::Round(payload) => {
+                held.recon = Some((reconciler, owed));
+                let frame = Frame::Recon {
+                    group,
+                    payload: &payload,
+                };
+                self.say(&frame, Some(Due::Recon(group)), out);
+            }
+            Next::Done => {
+                out.model.reconciled(group, &owed, &held.envelopes);
+                held.behind = false;
+                held.whole = true;
+                if let Some(subscription) = &mut held.subscription {
+                    subscription.behind = false;
+                }
+            }
+            Next::Offer(_) | Next::GiveUp => out
+                .model
+                .fail("reconciliation ends", || format!("{}: {group:?}", self.name)),
+        }
+    }
+
+    fn refused_with(&mut self, code: Code, out: &mut Outside) {
+        if code == Code::Failover {
+            out.coverage.add("failovers", 1);
+            return; // the connection ends
+        }
+        // A replay that could not be read: its subscription lives on (02 §8).
+        if let Some(Due::Replayed(group)) = self.due.front() {
+            if let Some(subscription) = self.held.get_mut(group).and_then(|h| h.subscription.as_mut()) {
+                out.coverage.add("replays cut short", 1);
+                subscription.notice();
+                subscription.handshakes_cut = true;
+            }
+            return;
+        }
+        let pause = match code.class() {
+            Class::Quota | Class::Limit => 20_000_000,
+            _ => out.dice.skewed(10_000, 2_000_000),
+        };
+        let not_before_us = out.now_us() + pause;
+        match self.due.pop_front() {
+            Some(Due::Send(_, id) | Due::Handshake(_, id)) => {
+                // This connection's own write came to nothing, so its next one may be somebody else's.
+                if let Some(write) = self.unacked.get_mut(&id) {
+                    write.under_way = write.under_way.saturating_sub(1);
+                    write.not_before_us = not_before_us;
+                }
+                if !matches!(code.class(), Class::Retry | Class::Quota) {
+                    out.model.fail("a SEND that may be is taken", || {
+                        format!("{}: {code:?}", self.name)
+                    });
+                }
+            }
+            Some(Due::Connect | Due::Auth) => self.refused = Some(code),
+            Some(Due::Sub { group, .. }) => {
+                // Nothing was begun: what follows it is answered all the same.
+                if let Some(held) = self.held.get_mut(&group) {
+                    held.behind = true;
+                }
+            }
+            Some(Due::Recon(group)) => {
+                if let Some(held) = self.held.get_mut(&group) {
+                    held.recon = None;
+                    held.behind = true;
+                }
+            }
+            Some(Due::Ask(ask)) => self.notices.push(Notice::Refused(ask, code)),
+            Some(Due::Replayed(_)) | None => {} // the deadlines' last word, or a beat's
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Saboteurs: what goes wrong here, nobody may do, and the simulator has to find it. Each sits on a border of the
+//! engine; each is one file. A new one is a file and a line in [`ALL`], and `tests/sabotage.rs` has to see it found.
+
+mod store;
+
+mod both_numbers;
+mod deaf_to_eviction;
+mod dropped_push;
+mod lost_notice;
+mod overtaking;
+mod skipped_item;
+mod talkative;
+
+use crate::dice::Dice;
+use crate::report::Hire;
+use crate::store::Image;
+use crate::world::{Line, messages};
+use bytes::Bytes;
+use drover_engine::effects::{CloseHow, Stores};
+use drover_engine::outbox::{Outbound, cost};
+use drover_wire::ws;
+
+/// One way to break the rules.
+pub trait Saboteur {
+    /// Puts something between a shard and its stores.
+    fn wraps(&mut self, stores: Stores) -> Stores {
+        stores
+    }
+
+    /// The process starts again on this disk.
+    fn restarts(&mut self, _disk: &mut Image, _dice: &mut Dice) {}
+
+    /// The engine is handed a message.
+    fn reads(&mut self, _line: Line, _message: &[u8]) {}
+
+    /// The engine queues messages for a connection; what is queued instead, and where. Whether the engine is told that
+    /// they fit follows from those that go where it wanted.
+    fn sends(&mut self, line: Line, run: Outbound, _dice: &mut Dice) -> Vec<(Line, Outbound)> {
+        vec![(line, run)]
+    }
+
+    /// The engine ends a connection; whether it ends.
+    fn closes(&mut self, _line: Line, _how: CloseHow) -> bool {
+        true
+    }
+}
+
+/// All of them, by the names the command line knows.
+pub const ALL: &[(&str, Hire)] = &[
+    // A store that says "durable" of records that are not yet.
+    ("early-append", || Box::<store::EarlyAppend>::default()),
+    // The same of control records: a removal that a crash undoes.
+    ("early-commit", || Box::<store::EarlyCommit>::default()),
+    // A store that lacks one record when it is opened again.
+    ("forgotten-record", || Box::<store::Forgotten>::default()),
+    // A store that does the first half of a batch.
+    ("half-batch", || Box::<store::HalfBatch>::default()),
+    // An engine that lets one PUSH overtake another.
+    ("overtaking", || Box::<overtaking::Overtaking>::default()),
+    // One that goes on delivering to a removed device.
+    ("revoked-delivery", || {
+        Box::<deaf_to_eviction::DeafToEviction>::default()
+    }),
+    // One that answers a duplicate with another number.
+    ("new-number", || Box::<both_numbers::BothNumbers>::default()),
+    // One that leaves a PUSH out without a notice.
+    ("dropped-push", || Box::<dropped_push::DroppedPush>::default()),
+    // One that leaves the notice out.
+    ("lost-notice", || Box::<lost_notice::LostNotice>::default()),
+    // One that skips an item of a RECON answer.
+    ("skipped-item", || Box::<skipped_item::SkippedItem>::default()),
+    // One that logs what nobody may read.
+    ("talkative", || Box::<talkative::Talkative>::default()),
+];
+
+/// The saboteur of this name.
+///
+/// # Errors
+/// Lists those there are.
+pub fn by_name(name: &str) -> Result<Hire, String> {
+    let found = ALL.iter().find(|(known, _)| *known == name);
+    found.map(|(_, hire)| *hire).ok_or_else(|| {
+        let names: Vec<_> = ALL.iter().map(|(name, _)| *name).collect();
+        format!("no saboteur is called {name}; there are {}", names.join(", "))
+    })
+}
+
+/// A run of these messages.
+fn run_of<'a>(payloads: impl Iterator<Item = &'a [u8]>) -> Outbound {
+    let (mut bytes, mut count, mut total) = (Vec::new(), 0, 0);
+    for payload in payloads {
+        ws::binary_head(payload.len(), &mut bytes);
+        bytes.extend_from_slice(payload);
+        count += 1;
+        total += cost(payload.len()) as u32;
+    }
+    Outbound {
+        bytes: Bytes::from(bytes),
+        messages: count,
+        cost: total,
+    }
+}
+
+/// The run without one of its messages; nothing if that was all.
+fn without(run: &Outbound, at: usize) -> Option<Outbound> {
+    let kept = messages(&run.bytes).enumerate().filter(|(n, _)| *n != at);
+    let rest = run_of(kept.map(|(_, message)| message));
+    (rest.messages > 0).then_some(rest)
+}
+
+/// Whether a run consists of PUSHes.
+fn is_pushes(run: &Outbound) -> bool {
+    messages(&run.bytes).all(|message| crate::world::tag_of(message) == 10)
+}

@@ -1,0 +1,595 @@
+//! The world: a relay process of real shards between a simulated net and a simulated store, clients at the other end of
+//! the net, and time. One thing happens after the other, in an order that the seed decides.
+//!
+//! The borders are production's: [`drover_engine::Effects`] for what a shard does, [`Shard::message`],
+//! [`Shard::handle`] and [`Shard::end_of_turn`] for what it is told, the two store traits behind it. A turn is made as
+//! `transport`'s is: letters, sockets, deadlines, the open batch, then one write for each connection.
+
+mod agenda;
+mod clock;
+mod net;
+mod outside;
+mod people;
+mod view;
+
+pub use agenda::Happening;
+pub use clock::EPOCH_MS;
+pub use net::{Line, messages};
+pub use outside::{Outside, tag_of};
+
+use crate::client::{Client, State};
+use crate::coverage::Coverage;
+use crate::plan::{Fault, Plan};
+use crate::sabotage::Saboteur;
+use crate::world::net::{Input, Output, Phase};
+use crate::world::outside::Letter;
+use crate::world::view::View;
+use drover_engine::metrics::Metrics;
+use drover_engine::shard::Challenges;
+use drover_engine::{Config, Directory, Event, Flow, Peer, Shard};
+use std::sync::Arc;
+
+/// No run is longer than so many happenings.
+const HAPPENINGS_MAX: u64 = 400_000;
+/// It goes wild for no more than so many of them, and for two hours.
+const WILD_MAX: u64 = 12_000;
+/// See [`WILD_MAX`].
+const WILD_US: u64 = 7_200_000_000;
+/// No world takes longer than that to come to rest, once it is healed: three hours.
+const REST_US: u64 = 10_800_000_000;
+
+/// See the module.
+pub struct World {
+    config: Arc<Config>,
+    shards: Vec<Shard>,
+    clients: Vec<Client>,
+    out: Outside,
+    happened: u64,
+}
+
+/// How far the end has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    /// Everything goes wrong.
+    Wild,
+    /// Nothing goes wrong any more; everybody finishes what they began.
+    Healed,
+    /// Everybody sends one more envelope in each group, so that whoever is owed a notice gets it: it comes before the
+    /// next frame of the group (02 §9).
+    Nudged,
+    /// Everybody reconciles.
+    Reconciling,
+    /// All is compared.
+    Over,
+}
+
+/// What a run came to.
+#[derive(Debug)]
+pub struct Summary {
+    /// Things that happened.
+    pub happened: u64,
+    /// What came to pass.
+    pub coverage: Coverage,
+    /// The number of the trace.
+    pub hash: u64,
+    /// The broken rule, if one was.
+    pub violation: Option<crate::model::Violation>,
+    /// The trace, if it was asked for.
+    pub lines: Vec<String>,
+}
+
+impl World {
+    /// Drawn, and not begun.
+    pub fn new(plan: Plan, saboteur: Option<Box<dyn Saboteur>>, with_text: bool) -> Self {
+        let config = Arc::new(Config {
+            shards: plan.shards,
+            index_bytes_max: plan.index_bytes,
+            live_frames_per_minute: 100_000,
+            ..Config::default()
+        });
+        let mut out = Outside::new(plan, saboteur, with_text);
+        let clients = people::draw(&mut out);
+        Self {
+            config,
+            shards: Vec::new(),
+            clients,
+            out,
+            happened: 0,
+        }
+    }
+
+    /// Runs to the end, or to the first broken rule.
+    pub fn run(mut self) -> Summary {
+        self.start();
+        for workspace in 0..self.out.plan.workspaces {
+            self.out.agenda.add(0, Happening::Mint(workspace));
+        }
+        for client in 0..self.clients.len() {
+            self.soon(client);
+        }
+        let mut stage = Stage::Wild;
+        while stage != Stage::Over && self.out.model.violation.is_none() {
+            self.until_rest(stage);
+            stage = self.next_stage(stage);
+        }
+        self.finish()
+    }
+
+    fn finish(mut self) -> Summary {
+        self.out.count_shards();
+        self.out.coverage.add("happenings", self.happened);
+        self.out.coverage.add("acknowledgements", self.out.model.acks);
+        Summary {
+            happened: self.happened,
+            coverage: self.out.coverage,
+            hash: self.out.trace.hash(),
+            violation: self.out.model.violation.clone(),
+            lines: self.out.trace.into_lines(),
+        }
+    }
+
+    /// Lets things happen until every client rests.
+    fn until_rest(&mut self, stage: Stage) {
+        let patience = self.out.now_us() + REST_US;
+        while self.out.model.violation.is_none() && !self.rests(stage) {
+            self.happened += 1;
+            if self.happened > HAPPENINGS_MAX || self.out.now_us() > patience {
+                let waits = self.clients.iter();
+                let waits = waits.filter(|c| !c.rests || self.may_read(c) && !self.is_connected(c));
+                let waits: Vec<_> = waits.map(|c| c.session.describe()).collect();
+                return self.out.model.fail("the world comes to rest", || {
+                    format!("{stage:?}: {}", waits.join("; "))
+                });
+            }
+            if stage == Stage::Wild {
+                self.misfortunes();
+            }
+            let Some(happening) = self.out.agenda.next() else {
+                return self.out.model.fail("the world comes to rest", || {
+                    format!("{stage:?}: nothing happens any more")
+                });
+            };
+            self.out.clock.now_us = self.out.agenda.now_us();
+            self.happen(happening);
+            for line in crate::log::lines() {
+                self.out.coverage.add("log lines", 1);
+                self.out.model.logged(&line);
+            }
+            for complaint in self.out.store.complaints() {
+                self.out.model.fail("the store's rules are kept", || complaint);
+            }
+        }
+    }
+
+    fn rests(&self, stage: Stage) -> bool {
+        if stage == Stage::Wild {
+            let founded = |access: &crate::model::Access| access.head().is_some();
+            return self.happened > WILD_MAX
+                || self.out.now_us() > WILD_US
+                || self.out.model.access.iter().all(founded)
+                    && self.clients.iter().all(|c| c.rests || !self.may_read(c));
+        }
+        let whole = |client: &Client| client.session.held.values().all(|held| held.whole);
+        self.clients.iter().all(|client| {
+            client.rests
+                && (!self.may_read(client)
+                    || self.is_connected(client) && (stage != Stage::Reconciling || whole(client)))
+        })
+    }
+
+    /// Whether the newest set lists it.
+    fn may_read(&self, client: &Client) -> bool {
+        self.out.model.access[client.session.workspace].lists(&client.device())
+    }
+
+    /// Whether somebody else of its workspace was there to send it something.
+    fn has_company(&self, at: usize) -> bool {
+        let workspace = self.clients[at].session.workspace;
+        let others = self
+            .clients
+            .iter()
+            .enumerate()
+            .filter(|(other, c)| *other != at && c.session.workspace == workspace && self.may_read(c));
+        others.count() > 0
+    }
+
+    /// Whether both ends have the connection.
+    fn is_connected(&self, client: &Client) -> bool {
+        let open = |line: Line| self.out.net.conns[line].is_open();
+        client.session.line.is_some_and(open)
+    }
+
+    fn next_stage(&mut self, stage: Stage) -> Stage {
+        for client in 0..self.clients.len() {
+            self.soon(client);
+        }
+        match stage {
+            Stage::Wild => {
+                self.out.heal();
+                // What was acknowledged survives this one as it did all others.
+                if self.shards.is_empty() {
+                    self.start();
+                } else {
+                    self.crash(0);
+                }
+                self.clients.iter_mut().for_each(Client::heal);
+                Stage::Healed
+            }
+            Stage::Healed => {
+                for client in 0..self.clients.len() {
+                    if self.may_read(&self.clients[client]) {
+                        self.clients[client].nudge(&mut self.out);
+                    }
+                }
+                Stage::Nudged
+            }
+            Stage::Nudged => {
+                for at in 0..self.clients.len() {
+                    if self.may_read(&self.clients[at]) && self.has_company(at) {
+                        self.clients[at].session.settled(&mut self.out);
+                    }
+                    let client = &mut self.clients[at];
+                    client.wants_whole = true;
+                    client
+                        .session
+                        .held
+                        .values_mut()
+                        .for_each(|held| held.whole = false);
+                }
+                Stage::Reconciling
+            }
+            Stage::Reconciling | Stage::Over => {
+                self.out.model.settle();
+                for client in &self.clients {
+                    if self.may_read(client) {
+                        for (group, held) in &client.session.held {
+                            let name = &client.session.name;
+                            self.out.model.compare(name, *group, &held.envelopes);
+                        }
+                    }
+                }
+                Stage::Over
+            }
+        }
+    }
+
+    /// What goes wrong between two happenings.
+    fn misfortunes(&mut self) {
+        if self.out.strikes(Fault::Clock) {
+            let what = self.out.clock.fault(&mut self.out.misfortune);
+            self.out.note(b"k", |line| line.push_str(&what));
+            for shard in 0..self.shards.len() {
+                self.wake_shard(shard);
+            }
+        }
+        if !self.shards.is_empty() && self.out.strikes(Fault::Crash) {
+            let pause_us = self.out.misfortune.skewed(1_000, 5_000_000);
+            self.crash(pause_us);
+        }
+        for fault in [Fault::Cut, Fault::Deaf] {
+            if self.out.strikes(fault) {
+                let held: Vec<Line> = self.clients.iter().filter_map(|c| c.session.line).collect();
+                match self.out.misfortune.pick(&held).copied() {
+                    Some(line) if fault == Fault::Cut => self.out.cut(line),
+                    Some(line) => self.out.deafen(line),
+                    None => {}
+                }
+            }
+        }
+    }
+
+    // ---- the process
+
+    fn start(&mut self) {
+        self.out.begin_process();
+        let directory = self
+            .out
+            .stores
+            .first()
+            .map(|stores| Directory::open(&*stores.control));
+        let directory = match directory {
+            Some(Ok(directory)) => Arc::new(directory),
+            _ => {
+                return self
+                    .out
+                    .model
+                    .fail("the store opens", || "the directory can't be read".to_owned());
+            }
+        };
+        let challenges = Arc::new(Challenges::with_secret(self.out.dice.bytes()));
+        self.shards = (0..self.config.shards)
+            .map(|index| {
+                let (config, directory) = (self.config.clone(), directory.clone());
+                let metrics: Arc<Metrics> = Arc::default();
+                self.out.metrics.push(metrics.clone());
+                Shard::new(index, config, directory, metrics, challenges.clone())
+            })
+            .collect();
+        for shard in 0..self.shards.len() {
+            self.out.wake(shard);
+        }
+    }
+
+    /// The process dies, and starts again after this long.
+    fn crash(&mut self, pause_us: u64) {
+        self.shards.clear();
+        self.out.end_process();
+        let at = self.out.now_us() + pause_us;
+        self.out.agenda.add(at, Happening::Starts);
+    }
+
+    fn wake_shard(&mut self, shard: usize) {
+        if let Some(at_ms) = self.shards.get(shard).and_then(Shard::next_wake_ms) {
+            let at_us = self.out.clock.when_mono(at_ms);
+            self.out.wake_at(shard, at_us);
+        }
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        let lives = |process| process == self.out.process && !self.shards.is_empty();
+        match happening {
+            Happening::Turn { shard, process } if lives(process) => {
+                if self.out.turn_begins(shard) {
+                    self.turn(shard);
+                }
+            }
+            Happening::Writes { caller, process } if lives(process) => self.out.end_writes(caller),
+            Happening::ReadEnds {
+                read,
+                failure,
+                process,
+            } if lives(process) => self.out.end_read(read, failure),
+            Happening::Hashed {
+                shard,
+                ticket,
+                matches,
+                process,
+            } if lives(process) => {
+                self.out.post(shard, Letter::Offloaded(ticket, matches));
+            }
+            Happening::Turn { .. }
+            | Happening::Writes { .. }
+            | Happening::ReadEnds { .. }
+            | Happening::Hashed { .. } => {}
+            Happening::Arrives(line) => {
+                if let Some(shard) = self.out.net.arrive(line)
+                    && !self.shards.is_empty()
+                {
+                    self.out.wake(shard);
+                }
+            }
+            Happening::Reads(line) => self.client_reads(line),
+            Happening::Hears(line) => self.client_hears(line),
+            Happening::Notices(line) => {
+                let conn = &mut self.out.net.conns[line];
+                if matches!(conn.phase, Phase::Leaving) {
+                    conn.phase = Phase::Gone;
+                } else if matches!(conn.phase, Phase::Moving(..) | Phase::Travelling) {
+                    let at = self.out.now_us() + 1_000;
+                    self.out.agenda.add(at, Happening::Notices(line));
+                } else if conn.is_open() && !self.shards.is_empty() {
+                    conn.phase = Phase::Gone;
+                    let shard = conn.shard;
+                    self.out.net.closed.push_back(line);
+                    self.out.wake(shard);
+                }
+            }
+            Happening::ReadsAgain(line) => {
+                self.out.net.conns[line].reading = true;
+                self.out.schedule_read(line);
+            }
+            Happening::Acts(client) => self.client_acts(client),
+            Happening::Mint(workspace) => self.out.mint(workspace, self.config.shards),
+            Happening::Starts => {
+                if self.shards.is_empty() {
+                    self.out.note(b"s", |line| line.push_str("the process starts"));
+                    self.start();
+                }
+            }
+        }
+    }
+
+    // ---- clients
+
+    /// Puts its next turn on the agenda, soon.
+    fn soon(&mut self, client: usize) {
+        self.clients[client].rests = false;
+        self.acts_in(client, 0);
+    }
+
+    fn acts_in(&mut self, client: usize, pause_us: u64) {
+        if !std::mem::replace(&mut self.clients[client].acts_due, true) {
+            let at = self.out.now_us() + pause_us;
+            self.out.agenda.add(at, Happening::Acts(client));
+        }
+    }
+
+    fn client_acts(&mut self, client: usize) {
+        let person = &mut self.clients[client];
+        person.acts_due = false;
+        let excused =
+            self.out.is_healed() && !self.out.model.access[person.session.workspace].lists(&person.device());
+        if excused {
+            // It has no say here any more.
+            person.session.give_up_writes();
+            person.rests = true;
+            return self.acts_in(client, 5_000_000);
+        }
+        person.rests = person.act(&mut self.out);
+        let pause_us = match (person.session.state, person.rests) {
+            (_, true) => 5_000_000,
+            (State::Down, _) => person
+                .session
+                .retry_at_us
+                .saturating_sub(self.out.now_us())
+                .clamp(1_000, 5_000_000),
+            _ => self.out.dice.skewed(200, 300_000),
+        };
+        self.acts_in(client, pause_us);
+    }
+
+    fn client_reads(&mut self, line: Line) {
+        if !self.out.net.conns[line].held {
+            return;
+        }
+        let unread = self.out.net.unread(line);
+        let most = if self.out.misfortune.chance(0.2) {
+            self.out.misfortune.skewed(1, unread.max(1) as u64) as usize
+        } else {
+            unread
+        };
+        let client = self.out.net.conns[line].client;
+        for output in self.out.net.read(line, most) {
+            match output {
+                Output::Message(message) => {
+                    self.out
+                        .note_line(b'<', line, |text| text.push_str(&outside::describe(&message)));
+                    self.out.trace_bytes(&message);
+                    if self.clients[client].session.line == Some(line) {
+                        self.clients[client].receive(&message, &mut self.out);
+                    }
+                }
+                Output::Ping => self.out.say_activity(line),
+                Output::Close => {}
+            }
+        }
+        let conn = &self.out.net.conns[line];
+        if self.out.net.is_backed_up(line) && !matches!(conn.phase, Phase::Gone) && !self.shards.is_empty() {
+            let shard = conn.shard;
+            self.out.net.mark_dirty(line);
+            self.out.wake(shard);
+        }
+        self.out.schedule_read(line);
+        self.acts_in(client, 100);
+    }
+
+    fn client_hears(&mut self, line: Line) {
+        // What had arrived is read first.
+        if self.out.net.conns[line].held && self.out.net.unread(line) > 0 {
+            self.out.net.conns[line].reading = true;
+            self.client_reads(line);
+        }
+        let conn = &mut self.out.net.conns[line];
+        let client = conn.client;
+        if std::mem::take(&mut conn.held) && self.clients[client].session.line == Some(line) {
+            self.out.note_line(b'x', line, |text| text.push_str("is gone"));
+            self.clients[client].lost(&mut self.out);
+            self.acts_in(client, 100);
+        }
+    }
+
+    // ---- a turn
+
+    fn turn(&mut self, shard: usize) {
+        let now = self.out.now();
+        for letter in self.out.letters(shard) {
+            match letter {
+                Letter::Stored(ticket, answer) => self.handle(shard, Event::Stored { ticket, answer }),
+                Letter::Offloaded(ticket, matches) => {
+                    self.handle(shard, Event::Offloaded { ticket, matches });
+                }
+                Letter::Posted(message) => self.handle(shard, Event::Posted(message)),
+                Letter::Opened(line) => {
+                    let conn = &self.out.net.conns[line];
+                    if conn.is_open() {
+                        let (conn, source) = (conn.id, self.clients[conn.client].session.source());
+                        let peer = Peer {
+                            source: source.into(),
+                        };
+                        self.handle(shard, Event::Opened { conn, peer });
+                    }
+                }
+                Letter::Parcel(line, session) => {
+                    let conn = self.out.net.settle_on(line, shard);
+                    self.handle(shard, Event::Arrived { conn, session });
+                    self.out.net.mark_readable(line);
+                }
+            }
+        }
+        self.settle(shard);
+        for line in self.out.readable(shard) {
+            let most = self.out.misfortune.skewed(1, 64) as usize;
+            self.read(line, most);
+        }
+        if self.shards[shard]
+            .next_wake_ms()
+            .is_some_and(|at| at <= now.mono_ms)
+        {
+            self.handle(shard, Event::Tick);
+        }
+        self.settle(shard);
+        self.shards[shard].end_of_turn(now, &mut View::new(shard, &mut self.out));
+        self.settle(shard);
+        self.out.flush_dirty(shard);
+        self.settle(shard);
+        self.out.schedule_reads();
+        self.wake_shard(shard);
+    }
+
+    fn handle(&mut self, shard: usize, event: Event) {
+        let now = self.out.now();
+        self.shards[shard].handle(now, event, &mut View::new(shard, &mut self.out));
+        self.settle(shard);
+    }
+
+    /// Lets the engine read up to `most` messages of a connection.
+    fn read(&mut self, line: Line, most: usize) {
+        for _ in 0..most {
+            let conn = &mut self.out.net.conns[line];
+            if !conn.is_open() || conn.paused {
+                return;
+            }
+            let (shard, id, client) = (conn.shard, conn.id, conn.client);
+            let Some(input) = conn.inbox.pop_front() else {
+                return;
+            };
+            match input {
+                Input::Message(message) => {
+                    let session = &self.clients[client].session;
+                    self.out
+                        .taken(session.workspace, &session.identity, line, &message);
+                    let now = self.out.now();
+                    let mut view = View::new(shard, &mut self.out);
+                    if self.shards[shard].message(now, id, message, &mut view) == Flow::Pause {
+                        self.out.net.conns[line].paused = true;
+                    }
+                    self.settle(shard);
+                }
+                Input::Activity => self.handle(shard, Event::Activity { conn: id }),
+            }
+        }
+        let conn = &self.out.net.conns[line];
+        if conn.is_open() && !conn.paused && !conn.inbox.is_empty() {
+            let shard = conn.shard;
+            self.out.net.mark_readable(line);
+            self.out.wake(shard);
+        }
+    }
+
+    /// Tells the engine what came of its effects, as the transport does.
+    fn settle(&mut self, _shard: usize) {
+        loop {
+            if let Some(line) = self.out.net.closed.pop_front() {
+                let (shard, conn) = (self.out.net.conns[line].shard, self.out.net.conns[line].id);
+                let now = self.out.now();
+                let mut view = View::new(shard, &mut self.out);
+                self.shards[shard].handle(now, Event::Closed { conn }, &mut view);
+                self.out.net.forget(line);
+            } else if let Some(line) = self.out.net.moving.pop_front() {
+                self.out.depart(line);
+            } else if let Some(line) = self.out.net.resumed.pop_front() {
+                let most = self.out.misfortune.skewed(1, 64) as usize;
+                self.read(line, most);
+            } else if let Some(line) = self.out.net.roomy.pop_front() {
+                if self.out.net.conns[line].is_open() {
+                    let (shard, conn) = (self.out.net.conns[line].shard, self.out.net.conns[line].id);
+                    let now = self.out.now();
+                    let mut view = View::new(shard, &mut self.out);
+                    self.shards[shard].handle(now, Event::Room { conn }, &mut view);
+                }
+            } else {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! What one shard sees of the world: the effects, each with what the saboteur makes of it and what the model is told.
+
+use super::net::{Phase, messages};
+use super::outside::{Letter, Outside, tag_of};
+use super::{Happening, Line};
+use crate::codes;
+use bytes::Bytes;
+use drover_engine::ConnId;
+use drover_engine::effects::{CloseHow, CloseReason, CodeCheck, Effects, StoreRequest};
+use drover_engine::event::Ticket;
+use drover_engine::outbox::{COST_MAX, MESSAGES_MAX, Outbound, Room};
+use drover_engine::shard::{Session, ShardMessage};
+use drover_engine::wake::Wake;
+
+/// How long what is queued for a closed connection may take to leave (transport: 5 s).
+const FLUSH_US: u64 = 5_000_000;
+
+/// See the module.
+pub(super) struct View<'a> {
+    me: usize,
+    out: &'a mut Outside,
+}
+
+impl<'a> View<'a> {
+    pub(super) fn new(me: usize, out: &'a mut Outside) -> Self {
+        Self { me, out }
+    }
+
+    fn open(&self, id: ConnId) -> Option<Line> {
+        self.out.net.find(self.me, id)
+    }
+}
+
+impl Outside {
+    /// Queues messages for a connection, as the engine or a saboteur wants it.
+    fn queue(&mut self, line: Line, run: Outbound) -> bool {
+        let conn = &mut self.net.conns[line];
+        if !conn.is_open() {
+            return false;
+        }
+        let (client, bytes) = (conn.client, run.bytes.clone());
+        if !conn.outbox.push(run) {
+            return false;
+        }
+        self.model.queued(&conn.outbox);
+        self.net.mark_dirty(line);
+        for message in messages(&bytes) {
+            let tag = tag_of(message);
+            let (workspace, device) = self.who[client];
+            self.model.leaves(workspace, &device, tag);
+            if tag == 6 {
+                self.access_leaves(workspace, message);
+            }
+            self.note_line(b'q', line, |text| {
+                text.push_str("is queued ");
+                text.push_str(&super::outside::describe(message));
+            });
+        }
+        true
+    }
+}
+
+impl Effects for View<'_> {
+    fn room(&mut self, id: ConnId) -> Room {
+        let Some(line) = self.open(id) else {
+            return Room::NONE;
+        };
+        let room = self.out.net.conns[line].outbox.room();
+        if room.messages >= MESSAGES_MAX / 2 && room.cost >= COST_MAX / 2 {
+            return room;
+        }
+        self.out.flush(line);
+        self.out.net.conns[line].outbox.room()
+    }
+
+    fn send(&mut self, id: ConnId, run: Outbound) -> bool {
+        let Some(line) = self.open(id) else {
+            return false;
+        };
+        let Some(mut saboteur) = self.out.saboteur.take() else {
+            return self.out.queue(line, run);
+        };
+        let runs = saboteur.sends(line, run, &mut self.out.sabotage);
+        self.out.saboteur = Some(saboteur);
+        let mut taken = true;
+        for (to, run) in runs {
+            let queued = self.out.queue(to, run);
+            taken &= queued || to != line;
+        }
+        taken
+    }
+
+    fn media(&mut self, id: ConnId, message: &Bytes) {
+        let Some(line) = self.open(id) else { return };
+        let mono_ms = self.out.now_us() / 1000;
+        self.out.net.conns[line]
+            .outbox
+            .push_media(mono_ms, message.clone());
+        self.out.net.mark_dirty(line);
+    }
+
+    fn watch_room(&mut self, id: ConnId) {
+        if let Some(line) = self.open(id) {
+            self.out.net.conns[line].watched = true;
+            self.out.net.mark_dirty(line);
+        }
+    }
+
+    fn close(&mut self, id: ConnId, how: CloseHow, reason: CloseReason) {
+        let Some(line) = self.open(id) else { return };
+        if let Some(saboteur) = &mut self.out.saboteur
+            && !saboteur.closes(line, how)
+        {
+            return;
+        }
+        self.out.note_line(b'c', line, |text| {
+            text.push_str(&format!("is closed: {how:?}, {reason:?}"))
+        });
+        self.out.coverage.add(closed_for(reason), 1);
+        let conn = &mut self.out.net.conns[line];
+        if how == CloseHow::Evict {
+            conn.outbox.clear(true);
+        }
+        conn.phase = Phase::Leaving;
+        conn.watched = false;
+        conn.inbox.clear();
+        // A close frame.
+        conn.outbox.force(Outbound {
+            bytes: Bytes::from_static(&[0x88, 0]),
+            messages: 1,
+            cost: 0,
+        });
+        self.out.net.closed.push_back(line);
+        self.out.net.mark_dirty(line);
+        let at = self.out.now_us() + FLUSH_US;
+        self.out.agenda.add(at, Happening::Notices(line));
+        self.out.agenda.add(at + 1, Happening::Hears(line));
+        if how == CloseHow::Evict {
+            self.out.flush(line);
+        }
+    }
+
+    fn ping(&mut self, id: ConnId) {
+        if let Some(line) = self.open(id)
+            && self.out.net.conns[line].outbox.room().messages > 0
+        {
+            self.out.net.conns[line].outbox.force(Outbound {
+                bytes: Bytes::from_static(&[0x89, 0]),
+                messages: 1,
+                cost: 0,
+            });
+            self.out.net.mark_dirty(line);
+        }
+    }
+
+    fn resume(&mut self, id: ConnId) {
+        if let Some(line) = self.open(id)
+            && std::mem::take(&mut self.out.net.conns[line].paused)
+        {
+            self.out.net.resumed.push_back(line);
+        }
+    }
+
+    fn authenticated(&mut self, _: ConnId) {}
+
+    fn migrate(&mut self, id: ConnId, shard: usize, session: Box<Session>) {
+        if let Some(line) = self.open(id) {
+            self.out.net.conns[line].phase = Phase::Moving(shard, session);
+            self.out.net.moving.push_back(line);
+        }
+    }
+
+    fn post(&mut self, shard: usize, message: ShardMessage) {
+        self.out.post(shard, Letter::Posted(message));
+    }
+
+    fn store(&mut self, ticket: Ticket, request: StoreRequest) {
+        self.out.ask_store(self.me, ticket, request);
+    }
+
+    fn wake(&mut self, _: Vec<Wake>) {}
+
+    fn offload(&mut self, ticket: Ticket, check: CodeCheck) -> bool {
+        if self.out.misfortune.chance(0.05) {
+            return false; // too many are under way
+        }
+        let (shard, process) = (self.me, self.out.process);
+        let matches = codes::matches(&check);
+        let at = self.out.now_us() + self.out.dice.skewed(10_000, 500_000);
+        self.out.agenda.add(
+            at,
+            Happening::Hashed {
+                shard,
+                ticket,
+                matches,
+                process,
+            },
+        );
+        true
+    }
+}
+
+const fn closed_for(reason: CloseReason) -> &'static str {
+    match reason {
+        CloseReason::Client => "closed by BYE",
+        CloseReason::HandshakeDeadline => "closed for the handshake's deadline",
+        CloseReason::IdleDeadline => "closed for silence",
+        CloseReason::Evicted => "evicted",
+        CloseReason::Protocol => "closed by a refusal",
+        CloseReason::SlowReader => "closed for slow reading",
+        CloseReason::Shutdown => "closed with their workspace",
+    }
+}

@@ -1,0 +1,131 @@
+//! A damaged byte in every file of the store in turn. Each start either refuses (78, the file and what to do about it on
+//! one line), or serves everything that was acknowledged, or finds the damage when it reads the record: then it says
+//! `retry/backpressure` and readiness 503. Never another record, never a crash, never a changed file.
+
+use crate::ledger::{Fate, Ledger, OPEN_BUDGETS};
+use crate::relay::Relay;
+use drover_client::MemoryStore;
+use drover_client::wire::error::Code;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            all.extend(files(&path));
+        } else {
+            all.insert(path.clone(), fs::read(path).unwrap());
+        }
+    }
+    all
+}
+
+/// What is different is written; what came is removed.
+fn put_back(folder: &Path, all: &BTreeMap<PathBuf, Vec<u8>>) {
+    for (path, bytes) in files(folder) {
+        match all.get(&path) {
+            None => fs::remove_file(path).unwrap(),
+            Some(before) if *before != bytes => fs::write(path, before).unwrap(),
+            Some(_) => {}
+        }
+    }
+    for (path, bytes) in all.iter().filter(|(path, _)| !path.exists()) {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_byte_in_any_file_is_refused_or_harmless() {
+    let mut relay = Relay::start(&OPEN_BUDGETS);
+    let mut ledger = Ledger::open(&relay).await;
+    // Small and large records, and more than one segment holds, so that there is a sealed one with its index.
+    for n in 0..60 {
+        let bytes = if n % 10 == 0 { 900_000 } else { 2_000 };
+        assert_eq!(ledger.send(&relay, bytes).await, Fate::Acknowledged);
+    }
+    for _ in 0..36 {
+        assert_eq!(ledger.send(&relay, 1_000_000).await, Fate::Acknowledged);
+    }
+    let store = relay.data.path().join("store");
+    crate::faults::until("a segment is sealed", || {
+        files(&store)
+            .keys()
+            .any(|path| path.to_str().unwrap().ends_with(".idx"))
+    })
+    .await;
+    relay.restart_cleanly();
+    for _ in 0..5 {
+        ledger.send_until_acknowledged(&relay).await;
+    }
+    relay.kill();
+    let before = files(&store);
+    let (mut refused, mut harmless, mut found) = (0, 0, 0);
+    for (path, bytes) in &before {
+        let name = path.strip_prefix(&store).unwrap().display().to_string();
+        let length = bytes.len();
+        let used = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |at| at + 1);
+        let mut places = vec![0, used / 3, used.saturating_sub(1)];
+        places.retain(|&at| at < length);
+        places.dedup();
+        for at in places {
+            put_back(&store, &before);
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 0x40;
+            fs::write(path, &damaged).unwrap();
+            match relay.try_restart() {
+                Err((code, said)) => {
+                    refused += 1;
+                    assert_eq!(code, Some(78), "{name} byte {at}: {said}");
+                    assert!(
+                        said.contains("store")
+                            && (said.contains("estore the folder") || said.contains("newer")),
+                        "{name} byte {at}: {said}"
+                    );
+                    assert_eq!(said.trim().lines().count(), 1, "{said}");
+                    assert_eq!(
+                        fs::read(path).unwrap(),
+                        damaged,
+                        "{name} byte {at}: a refused file was changed"
+                    );
+                }
+                Ok(()) => match fetch(&relay, &ledger).await {
+                    Ok(held) => {
+                        ledger.check_held(&held);
+                        harmless += 1;
+                    }
+                    Err(code) => {
+                        assert_eq!(code, Code::Backpressure, "{name} byte {at}");
+                        assert!(
+                            relay.private("/readyz").starts_with("HTTP/1.1 503"),
+                            "{name} byte {at}: unfit and ready"
+                        );
+                        found += 1;
+                    }
+                },
+            }
+            relay.kill();
+        }
+    }
+    put_back(&store, &before);
+    relay.restart();
+    ledger.check(&relay).await;
+    println!("refused {refused}, found when read {found}, harmless {harmless}");
+    assert!(refused > 10 && found > 0);
+}
+
+/// The whole log, or the refusal.
+async fn fetch(relay: &Relay, ledger: &Ledger) -> Result<MemoryStore, Code> {
+    let held = MemoryStore::new();
+    let fetched = async {
+        let mut reader = ledger.connect(relay).await?;
+        reader.reconcile(ledger.root, &held).await
+    };
+    match fetched.await {
+        Ok(_) => Ok(held),
+        Err(error) => Err(error.refusal().unwrap_or_else(|| panic!("cut off: {error}")).code),
+    }
+}

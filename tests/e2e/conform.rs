@@ -1,0 +1,168 @@
+//! `drover conform` against the program itself, whole and in both forms; and against a relay that is broken in ten
+//! ways, each of which it has to notice.
+
+use crate::relay::{Banner, PROGRAM, Relay, banner};
+use crate::sabotage::{Proxy, Sabotage};
+use drover_client::InviteLink;
+use drover_vectors::{Form, Invite, Options, Report, Target, Verdict, conform};
+use serde_json::Value as Json;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// Capabilities Drover does not have yet: their scripts wait for it.
+const NOT_BUILT: [&str; 1] = ["blobs"];
+
+/// What whoever checks a foreign relay types, on a relay with two workspaces; the JSON it wrote.
+fn run(relay: &Relay, arguments: &[&str]) -> Json {
+    let folder = tempfile::tempdir().unwrap();
+    let (log, json, junit) = (
+        folder.path().join("relay.log"),
+        folder.path().join("conform.json"),
+        folder.path().join("conform.xml"),
+    );
+    let second = relay.command(&["workspace", "new", "second.example"]);
+    let first = format!(
+        "weald:   invite link  {}\nweald:   invite code  {}\n",
+        relay.link, relay.code
+    );
+    std::fs::write(&log, first + &second).unwrap();
+    let certificate = relay.data.path().join("dev-cert.pem");
+    let mut command = Command::new(PROGRAM);
+    command
+        .arg("conform")
+        .arg(relay.url().to_string())
+        .args(arguments);
+    command.args(["--strict", "--bootstrap-from-log"]).arg(&log);
+    command.arg("--json").arg(&json).arg("--junit").arg(&junit);
+    if certificate.exists() {
+        command.arg("--ca").arg(&certificate);
+    }
+    let done = command.output().unwrap();
+    let said = String::from_utf8_lossy(&done.stdout);
+    println!("{}: {}", relay.url(), said.lines().last().unwrap_or_default());
+    assert!(
+        done.status.success(),
+        "{said}{}",
+        String::from_utf8_lossy(&done.stderr)
+    );
+    let report: Json = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert_suites(&junit, &report);
+    report
+}
+
+fn assert_suites(path: &Path, report: &Json) {
+    let xml = std::fs::read_to_string(path).unwrap();
+    let cases = report["rules"].as_array().unwrap().len();
+    assert_eq!(xml.matches("<testcase ").count(), cases);
+    assert_eq!(xml.matches("<failure ").count(), 0);
+}
+
+/// Rule and form of the lines with this verdict.
+fn lines(report: &Json, verdict: &str) -> BTreeSet<(String, String)> {
+    let rules = report["rules"].as_array().unwrap().iter();
+    let text = |line: &Json, key: &str| line[key].as_str().unwrap().to_owned();
+    rules
+        .filter(|line| line["verdict"] == verdict)
+        .map(|line| (text(line, "rule"), text(line, "form")))
+        .collect()
+}
+
+/// Every script in both forms: what one relay's settings leave out, the other's show. Only what waits out real time and
+/// what is not built yet is left.
+#[test]
+fn drover_keeps_every_rule_in_both_forms() {
+    let usual = Relay::start(&[
+        ("WEALD_RELAY_PUSH", "on"),
+        ("WEALD_RELAY_PUSH_URL", "http://127.0.0.1:9/v1/wake"),
+    ]);
+    let report = run(&usual, &[]);
+    assert!(
+        report["seconds"].as_f64().unwrap() < 180.0,
+        "it has to finish in three minutes"
+    );
+    let other = Relay::start(&[
+        ("WEALD_RELAY_TLS", "dev"),
+        ("WEALD_RELAY_MIN_ENC", "mls"),
+        ("WEALD_RELAY_LIVE", "off"),
+    ]);
+    let rest = run(&other, &["--only", "wake", "--only", "send", "--only", "live"]);
+    let kept: BTreeSet<_> = lines(&report, "kept")
+        .union(&lines(&rest, "kept"))
+        .cloned()
+        .collect();
+    let scripts = drover_vectors::script::all(None).unwrap();
+    let left: Vec<_> = scripts
+        .iter()
+        .filter(|script| !script.probe && !script.slow)
+        .filter(|script| !script.needs.iter().any(|need| NOT_BUILT.contains(&need.as_str())))
+        .flat_map(|script| {
+            script
+                .forms
+                .iter()
+                .map(|form| (script.rule.clone(), form.name().to_owned()))
+        })
+        .filter(|line| !kept.contains(line))
+        .collect();
+    assert!(left.is_empty(), "checked nowhere: {left:?}");
+    assert!(kept.len() > 700, "{}", kept.len());
+}
+
+fn invite(banner: &Banner) -> Invite {
+    let link: InviteLink = banner.link.parse().unwrap();
+    Invite {
+        token: link.token.0,
+        code: banner.code.clone(),
+    }
+}
+
+/// A fresh workspace of `relay`, seen through a proxy that does this.
+async fn through(relay: &Relay, name: &str, sabotage: Sabotage, only: &[&str]) -> Report {
+    let said = relay.command(&["workspace", "new", name]);
+    let said: Vec<String> = said.lines().map(str::to_owned).collect();
+    let proxy = Proxy::start(relay.url(), sabotage).await;
+    let options = Options {
+        target: Target {
+            endpoint: proxy.url().into(),
+            patience: Duration::from_secs(2),
+        },
+        invites: vec![invite(&banner(&said).unwrap())],
+        only: only.iter().map(|rule| (*rule).to_owned()).collect(),
+        scripts: None,
+        forms: vec![Form::Array],
+        slow: false,
+    };
+    conform(&options).await.unwrap()
+}
+
+/// Each way of being broken, with a rule that has to notice it.
+const WAYS: [(Sabotage, &str); 10] = [
+    (Sabotage::FlipsABitOfPushes, "push.to-others-only"),
+    (Sabotage::DropsPushes, "push.to-others-only"),
+    (Sabotage::SwapsPushes, "push.in-order"),
+    (Sabotage::DropsAcks, "send.acknowledged"),
+    (Sabotage::ChangesCodes, "send.hash-mismatch"),
+    (Sabotage::DoublesPushes, "push.to-others-only"),
+    (Sabotage::ChangesSeqs, "send.duplicate"),
+    (Sabotage::ClosesInsteadOfRefusing, "send.hash-mismatch"),
+    (Sabotage::KeepsOpen, "auth.one-proof"),
+    (Sabotage::DelaysBeats, "live.order-with-push"),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_broken_in_any_of_ten_ways_is_noticed() {
+    let relay = Relay::start(&[]);
+    let rules: Vec<&str> = WAYS.iter().map(|(_, rule)| *rule).collect();
+    let sound = through(&relay, "sound.example", Sabotage::None, &rules).await;
+    assert_eq!(sound.failures(true).count(), 0, "{}", sound.table());
+    for (number, (sabotage, rule)) in WAYS.into_iter().enumerate() {
+        let report = through(&relay, &format!("w{number}.example"), sabotage, &[rule]).await;
+        let line = report.lines.iter().find(|line| line.rule == rule).unwrap();
+        assert!(
+            matches!(line.verdict, Verdict::Failed(_)),
+            "{sabotage:?} was not noticed by {rule}"
+        );
+        assert!(report.failures(false).count() > 0, "{sabotage:?}");
+    }
+}

@@ -1,0 +1,178 @@
+//! Runs the scripts: founds the workspace, finds out what the relay can do, then runs several scripts at once and the
+//! ones that change what all share one by one.
+
+use crate::founding::{Invite, found};
+use crate::frames::Form;
+use crate::interpret;
+use crate::link::{Stop, Target};
+use crate::report::{Line, Report, Verdict};
+use crate::run::Run;
+use crate::script::{self, Script};
+use crate::values::Bad;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+/// Scripts running at once: fewer connections than a quarter of the smallest ceiling anybody sets.
+const AT_ONCE: usize = 8;
+
+/// What is run, and against whom.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The relay.
+    pub target: Target,
+    /// A bootstrap invite, and a second one for the rules about foreign workspaces.
+    pub invites: Vec<Invite>,
+    /// Rules, or the beginnings of their names, or numbers of cases such as `W02.13`; none means all.
+    pub only: Vec<String>,
+    /// A folder of scripts to run instead of those built in.
+    pub scripts: Option<PathBuf>,
+    /// Forms to run in.
+    pub forms: Vec<Form>,
+    /// Whether rules that wait out real time are run.
+    pub slow: bool,
+}
+
+/// Why nothing could be run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A data file can't be meant.
+    #[error("the scripts: {0}")]
+    Scripts(#[from] Bad),
+    /// `only` names no rule.
+    #[error("no rule is called {0}, nor does a case have this number")]
+    NoSuchRule(String),
+    /// No workspace, hence nothing to run in.
+    #[error("could not found a workspace: {0}")]
+    Founding(Stop),
+}
+
+/// Runs the scripts the options choose.
+///
+/// # Errors
+/// When nothing could be run; a rule that is not kept is in the report.
+pub async fn conform(options: &Options) -> Result<Report, Error> {
+    let scripts = script::all(options.scripts.as_deref())?;
+    if let Some(word) = options
+        .only
+        .iter()
+        .find(|word| !scripts.iter().any(|script| is_meant(script, word)))
+    {
+        return Err(Error::NoSuchRule(word.clone()));
+    }
+    let begun = Instant::now();
+    let mut chosen = Vec::new();
+    for form in &options.forms {
+        for script in scripts.iter().filter(|script| script.forms.contains(form)) {
+            let is_chosen = options.only.is_empty() || options.only.iter().any(|word| is_meant(script, word));
+            if script.probe || is_chosen {
+                chosen.push((script.clone(), *form));
+            }
+        }
+    }
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).expect("the operating system's random source");
+    let mut run = Run::new(id);
+    for invite in options.invites.iter().take(2) {
+        found(&options.target, &mut run, invite, &chosen)
+            .await
+            .map_err(Error::Founding)?;
+    }
+    let founded = run.workspaces.len();
+    let runner = Runner {
+        run: Arc::new(run),
+        target: options.target.clone(),
+    };
+    let (probes, rules): (Vec<_>, Vec<_>) = (0..).zip(chosen).partition(|(_, (script, _))| script.probe);
+
+    let mut missing: BTreeMap<(Form, String), String> = BTreeMap::new();
+    for line in runner.all_at_once(probes).await {
+        if let Verdict::Failed(why) = line.verdict {
+            let name = line.rule.trim_start_matches("can ").to_owned();
+            missing.insert((line.form, name), why);
+        }
+    }
+    let mut lines = Vec::new();
+    let mut ready = Vec::new();
+    for (index, (script, form)) in rules {
+        let lacking = script.needs.iter().find_map(|need| {
+            if need == "second workspace" {
+                return (founded < 2).then(|| "needs a second invite".to_owned());
+            }
+            missing
+                .get(&(form, need.clone()))
+                .map(|_| format!("the relay does not offer {need}"))
+        });
+        let map_off = missing
+            .get(&(form, "map form".to_owned()))
+            .map(|_| "the relay does not speak the map form".to_owned());
+        let slow = (script.slow && !options.slow).then(|| "waits out real time (--slow)".to_owned());
+        match map_off.or(lacking).or(slow) {
+            Some(why) => lines.push(Line::new(index, &script, form, Verdict::Skipped(why))),
+            None => ready.push((index, (script, form))),
+        }
+    }
+    let (alone, together): (Vec<_>, Vec<_>) = ready.into_iter().partition(|(_, (script, _))| script.alone);
+    // Form by form: what arrays are told about limits, the map form has to know.
+    for form in Form::ALL {
+        let of_form = together.iter().filter(|(_, (_, its))| *its == form).cloned();
+        lines.extend(runner.all_at_once(of_form.collect()).await);
+    }
+    for (index, (script, form)) in alone {
+        lines.push(runner.one(index, script, form).await);
+    }
+    lines.sort_by_key(|line| line.index);
+    let missing = missing
+        .into_iter()
+        .map(|((form, name), why)| (format!("{name} ({})", form.name()), why))
+        .collect();
+    Ok(Report {
+        lines,
+        missing,
+        took: begun.elapsed(),
+    })
+}
+
+fn is_meant(script: &Script, word: &str) -> bool {
+    let is_case = script.spec.split([' ', ',', ';']).any(|part| part == word);
+    !script.probe && (script.rule.starts_with(word) || is_case)
+}
+
+#[derive(Clone)]
+struct Runner {
+    run: Arc<Run>,
+    target: Target,
+}
+
+impl Runner {
+    async fn one(&self, index: usize, script: Script, form: Form) -> Line {
+        let begun = Instant::now();
+        let verdict = match interpret::run(&script, form, &self.target, &self.run).await {
+            Ok(()) => Verdict::Kept,
+            Err(stop) => Verdict::Failed(stop.to_string()),
+        };
+        Line {
+            took: begun.elapsed(),
+            ..Line::new(index, &script, form, verdict)
+        }
+    }
+
+    async fn all_at_once(&self, scripts: Vec<(usize, (Script, Form))>) -> Vec<Line> {
+        let places = Arc::new(Semaphore::new(AT_ONCE));
+        let mut tasks = JoinSet::new();
+        for (index, (script, form)) in scripts {
+            let (runner, places) = (self.clone(), places.clone());
+            tasks.spawn(async move {
+                let _place = places.acquire().await;
+                runner.one(index, script, form).await
+            });
+        }
+        tasks.join_all().await
+    }
+}
+
+/// What a rule that fails is waited for unless somebody asks for more: any relay answers in a fraction of it.
+pub const PATIENCE: Duration = Duration::from_secs(10);
