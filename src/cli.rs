@@ -467,6 +467,8 @@ mod tests {
             (&["workspace", "show"], "<NAME>"),
             (&["workspace", "log", "a\nb"], "name"),
             (&["workspace", "list", "extra"], "extra"),
+            (&["conform", "ws://127.0.0.1:1"], "--invite"),
+            (&["conform", "http://127.0.0.1", "--invite", "x", "y"], "ws://"),
             (&["--config"], "--config"),
         ] {
             let (code, out, message) = drover(args, &[("DROVER_DATA_DIR", "/nonexistent/drover")]);

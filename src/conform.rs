@@ -12,7 +12,7 @@ use std::time::Duration;
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("invites").required(true).multiple(true))]
 pub(crate) struct ConformArgs {
-    /// The relay: ws://HOST[:PORT][/PATH] or wss://…
+    /// The relay, such as ws://127.0.0.1:8443 or wss://relay.example/relay
     url: String,
     /// A bootstrap invite of the relay, not redeemed yet: its link and its code. A second one adds the rules about
     /// foreign workspaces

@@ -173,6 +173,11 @@ impl Running {
         self.directory.first()
     }
 
+    /// Calls that are open.
+    pub(crate) fn calls_open(&self) -> usize {
+        self.directory.calls().open()
+    }
+
     /// What can be counted of a workspace.
     ///
     /// # Errors

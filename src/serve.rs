@@ -436,6 +436,9 @@ fn engine_config(config: &Config, digest: &str) -> drover_engine::Config {
         read_only: config.word(Key::WriteMode) == "read_only",
         access_set: config.word(Key::AccessSet) == "enforce",
         live: config.on(Key::Live),
+        max_concurrent_calls: config
+            .on(Key::Calls)
+            .then(|| usize::try_from(config.number(Key::MaxConcurrentCalls)).unwrap_or(usize::MAX)),
         live_frames_per_minute: u32::try_from(config.number(Key::LiveFramesPerMinute)).unwrap_or(u32::MAX),
         send_frames_per_minute: config.number(Key::SendFramesPerMinute),
         send_bytes_per_minute: config.number(Key::SendBytesPerMinute),

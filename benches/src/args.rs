@@ -31,6 +31,10 @@ pub enum Scenario {
     Join,
     /// DROP of a long log, and what another group's SENDs notice of it.
     Drop,
+    /// Calls: MEDIA frames at their recipients.
+    Media,
+    /// Media, over TLS (spawned relays; elsewhere the URL says).
+    MediaTls,
     /// The raw baselines alone, without a relay.
     Baseline,
     /// Ingest and fanout, and the same shapes of work done by Redis in the same run; skips aloud what is not installed.
@@ -53,11 +57,13 @@ impl Scenario {
                 Scenario::Access,
                 Scenario::Join,
                 Scenario::Drop,
+                Scenario::Media,
                 Scenario::Idle,
             ]
             .into_iter()
             .flat_map(|part| part.parts(spawned))
             .collect(),
+            Scenario::Media if spawned => vec![Scenario::Media, Scenario::MediaTls],
             Scenario::Idle if spawned => vec![Scenario::Idle, Scenario::IdleTls],
             one => vec![one],
         }
@@ -115,7 +121,7 @@ pub struct BenchArgs {
     #[arg(long)]
     pub groups: Option<usize>,
 
-    /// Ciphertext of one envelope, bytes [default: 256; replay 1024]
+    /// Ciphertext of one envelope, bytes [default: 256; replay 1024; media 160]
     #[arg(long)]
     pub size: Option<usize>,
 
@@ -130,6 +136,26 @@ pub struct BenchArgs {
     /// SENDs per second in all (fanout): an open loop instead of the window
     #[arg(long)]
     pub rate: Option<f64>,
+
+    /// Calls (media) [default: 80]
+    #[arg(long)]
+    pub calls: Option<usize>,
+
+    /// Participants of each call (media) [default: 5]
+    #[arg(long)]
+    pub participants: Option<usize>,
+
+    /// MEDIA frames per second and participant (media) [default: 50]
+    #[arg(long)]
+    pub frames: Option<f64>,
+
+    /// Raise the frames per second until the p99 passes this many ms, and report the last pace below it (media)
+    #[arg(long)]
+    pub saturate_p99_ms: Option<f64>,
+
+    /// Measure again while one participant replays this many MB (media)
+    #[arg(long)]
+    pub replay_mb: Option<f64>,
 
     /// Envelopes in the stored log (replay, recon, drop) [default: 20000; drop 100000]
     #[arg(long)]
@@ -166,6 +192,7 @@ impl BenchArgs {
         let untouched = [self.connections, self.groups, self.size, self.envelopes]
             .iter()
             .all(Option::is_none);
+        let untouched = untouched && (self.calls, self.participants, self.frames) == (None, None, None);
         untouched && self.missing == 10 && self.window == 64 && self.rate.is_none_or(|rate| rate == 100.0)
     }
 

@@ -18,8 +18,8 @@
 //! | `process` | CPU time and memory of a process, from /proc |
 //! | `spawn` | a relay of this binary on a temporary directory |
 //! | `measure` | what one run measured, and medians over runs |
-//! | `scenario` | what is measured: ingest, fanout, replay, recon, idle, open, access, join, drop, hostile |
-//! | `baseline` | the same work without a relay: echo, fan-out, append, stream |
+//! | `scenario` | what is measured: ingest, fanout, replay, recon, idle, open, access, join, drop, hostile, media |
+//! | `baseline` | the same work without a relay: echo, fan-out, append, stream, forwarding |
 //! | `peers` | the same shapes of work done by Redis |
 //! | `report` | the table, the must-reach figures, JSON |
 

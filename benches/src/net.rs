@@ -9,8 +9,11 @@ use crate::peer::Peer;
 use crate::wsframe::{self, Inbound};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
 use std::io::{self, Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// Bytes asked for by one read: enough to drain a socket, little enough to stay in the cache.
@@ -45,13 +48,27 @@ pub(crate) struct Net {
     conns: Vec<Conn>,
     buffer: Vec<u8>,
     epoch: Instant,
+    /// Ends a wait.
+    timer: OwnedFd,
 }
+
+/// The token of [`Net::timer`].
+const TIMER: Token = Token(usize::MAX);
 
 impl Net {
     /// A loop without connections.
     pub(crate) fn new() -> Result<Self, Error> {
+        let poll = Poll::new().doing("make an epoll instance")?;
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)
+            .map_err(io::Error::from)
+            .doing("make a timer")?;
+        poll.registry()
+            .register(&mut SourceFd(&timer.as_raw_fd()), TIMER, Interest::READABLE)
+            .doing("watch a timer")?;
         Ok(Self {
-            poll: Poll::new().doing("make an epoll instance")?,
+            poll,
+            timer,
             events: Events::with_capacity(EVENTS_MAX),
             conns: Vec::new(),
             buffer: vec![0; CARRY_BYTES_MAX + READ_BYTES],
@@ -86,13 +103,35 @@ impl Net {
         self.epoch.elapsed().as_nanos() as u64
     }
 
+    /// As [`Net::turn`], but the wait ends on the microsecond, where epoll's own ends on the millisecond.
+    pub(crate) fn turn_until(&mut self, due_ns: u64, load: &mut impl Load) -> Result<(), Error> {
+        let wait_ns = due_ns.saturating_sub(self.now_ns());
+        if wait_ns == 0 {
+            return self.turn(Some(Duration::ZERO), load);
+        }
+        let once = Itimerspec {
+            it_interval: Timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            },
+            it_value: Timespec {
+                tv_sec: (wait_ns / 1_000_000_000) as i64,
+                tv_nsec: (wait_ns % 1_000_000_000) as i64,
+            },
+        };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once)
+            .map_err(io::Error::from)
+            .doing("set a timer")?;
+        self.turn(None, load)
+    }
+
     /// Waits for at most this long, then serves every socket that is ready.
     pub(crate) fn turn(&mut self, timeout: Option<Duration>, load: &mut impl Load) -> Result<(), Error> {
         match self.poll.poll(&mut self.events, timeout) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
             result => result.doing("wait for sockets")?,
         }
-        for event in &self.events {
+        for event in self.events.iter().filter(|event| event.token() != TIMER) {
             let Token(number) = event.token();
             let conn = &mut self.conns[number];
             if event.is_readable() || event.is_read_closed() {

@@ -7,6 +7,7 @@ use drover_wire::frame::{Frame, List32Buf, PROTOCOL_VERSION};
 use drover_wire::id::{GroupId, PublicKey};
 use ed25519_dalek::SigningKey;
 use std::io::{self, Read, Write};
+use std::net::TcpStream;
 
 /// Bytes asked for by one read.
 const READ_BYTES: usize = 16 << 10;
@@ -18,6 +19,15 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
+    /// A stream that carries messages without an upgrade.
+    pub(crate) fn raw(stream: TcpStream) -> Result<Self, Error> {
+        stream.set_nodelay(true).doing("set TCP_NODELAY")?;
+        Ok(Self {
+            link: Link::Plain(stream),
+            inbound: Vec::new(),
+        })
+    }
+
     /// Connects and upgrades.
     pub(crate) fn open(target: &Target) -> Result<Self, Error> {
         let mut peer = Self {

@@ -45,7 +45,7 @@ const fn target(row: &'static str, figure: &'static str, bound: Bound, what: &'s
     }
 }
 
-const TARGETS: [Target; 18] = [
+const TARGETS: [Target; 20] = [
     target(
         "ingest",
         "cpu_ms_per_1000",
@@ -95,6 +95,13 @@ const TARGETS: [Target; 18] = [
         Bound::AtMost(0.8),
         "CPU ms per 1000 envelopes replayed",
     ),
+    target(
+        "media",
+        "cpu_ms_per_1000",
+        Bound::AtMost(4.0),
+        "CPU ms per 1000 MEDIA frames",
+    ),
+    target("media", "p99_ms", Bound::AtMost(2.0), "p99 ms of MEDIA"),
     target("recon", "rounds_max", Bound::AtMost(3.0), "rounds of RECON"),
     target(
         "recon",
@@ -151,7 +158,7 @@ const TARGETS: [Target; 18] = [
 const HOSTILE: Bound = Bound::AtMost(3.0);
 
 /// Which row of a baseline or of a peer does the same work as a row of the relay.
-const BASELINES: [(&str, &str); 10] = [
+const BASELINES: [(&str, &str); 12] = [
     ("ingest", "raw-durable"),
     ("ingest", "raw-echo"),
     ("ingest", "raw-echo-single"),
@@ -162,6 +169,8 @@ const BASELINES: [(&str, &str); 10] = [
     ("replay", "raw-stream"),
     ("ingest", "redis-streams"),
     ("fanout", "redis-pubsub"),
+    ("media", "raw-forward"),
+    ("media", "raw-forward-turns"),
 ];
 
 /// Rows in the order they were measured.

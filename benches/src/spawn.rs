@@ -3,7 +3,7 @@
 use crate::args::BenchArgs;
 use crate::error::{Doing, Error};
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -26,6 +26,8 @@ pub(crate) struct Relay {
     /// Its program, with the environment it was started in.
     command: Command,
     _dir: TempDir,
+    /// Where its private listener is.
+    private: String,
     /// Where it listens.
     pub(crate) url: String,
     /// Its bootstrap invite, as printed.
@@ -48,18 +50,20 @@ impl Relay {
         .doing("make a temporary directory")?;
         let log = File::create(dir.path().join("stderr")).doing("make the relay's log")?;
         let address = free_address()?;
+        let private = free_address()?;
         let mut command = Command::new(program);
         command
             .arg("serve")
             .envs([
                 ("WEALD_RELAY_LISTEN", &*address),
-                ("WEALD_RELAY_OBSERVABILITY_LISTEN", &*free_address()?),
+                ("WEALD_RELAY_OBSERVABILITY_LISTEN", &*private),
                 ("WEALD_RELAY_SEND_FRAMES_PER_MINUTE", "1000000000"),
                 ("WEALD_RELAY_SEND_BYTES_PER_MINUTE", "1000000000000"),
                 ("WEALD_RELAY_GROUP_INGRESS_BYTES_PER_MINUTE", "0"),
                 ("WEALD_RELAY_WORKSPACE_INGRESS_BYTES_PER_MINUTE", "0"),
                 ("WEALD_RELAY_GROUP_BACKLOG_BYTES", "0"),
                 ("WEALD_RELAY_MAX_CONNECTIONS", "unlimited"),
+                ("WEALD_RELAY_MAX_CONCURRENT_CALLS", "100000"),
                 ("WEALD_RELAY_TLS", if tls { "dev" } else { "off" }),
             ])
             .env("DROVER_DATA_DIR", dir.path().join("data"))
@@ -83,6 +87,7 @@ impl Relay {
         let mut relay = Self {
             child,
             command: again,
+            private,
             url: format!("{}://{address}/relay", if tls { "wss" } else { "ws" }),
             invite: String::new(),
             code: String::new(),
@@ -114,6 +119,20 @@ impl Relay {
     /// Its process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Its /metrics page, if it has one.
+    pub(crate) fn metrics(&self) -> Option<String> {
+        let mut stream = TcpStream::connect(&self.private).ok()?;
+        stream.set_read_timeout(Some(START_TIMEOUT)).ok()?;
+        let request = format!(
+            "GET /metrics HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
+            self.private
+        );
+        stream.write_all(request.as_bytes()).ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        answer.starts_with("HTTP/1.1 200").then_some(answer)
     }
 
     fn read_banner(&mut self, lines: &Receiver<String>, deadline: Instant) -> Result<(), &'static str> {

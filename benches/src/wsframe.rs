@@ -6,6 +6,11 @@ use crate::error::Error;
 /// the work it does for any client.
 pub(crate) const MASK: [u8; 4] = [0x5a, 0xc3, 0x17, 0x8e];
 
+/// [`MASK`] over eight bytes that begin at an offset of 3 modulo 4.
+pub(crate) const MASK_U64: u64 = u64::from_be_bytes([
+    MASK[3], MASK[0], MASK[1], MASK[2], MASK[3], MASK[0], MASK[1], MASK[2],
+]);
+
 const BINARY: u8 = 0x82;
 const PONG: u8 = 0x8a;
 const MASKED: u8 = 0x80;

@@ -34,6 +34,7 @@
 //! | [`founding`], [`joining`], [`invites`] | how a workspace and its people begin |
 //! | [`keys`] | key packages on the relay's shelf, and recovery wraps |
 //! | [`retention`] | what a group still needs, what may go, and letting it go |
+//! | [`call`] | [`Call`]: a place in a call, its audio out and in |
 //! | [`wake`] | whether and for what a sleeping device is woken |
 //! | [`payload`] | what is inside an envelope: author chains, attestation. Relays never see it |
 //! | [`identity`], [`url`], [`tls`], [`clock`] | keys, addresses, certificates, clocks |
@@ -47,6 +48,7 @@
 
 pub mod access;
 pub mod backoff;
+pub mod call;
 pub mod client;
 pub mod clock;
 pub mod connection;
@@ -74,6 +76,7 @@ pub mod wake;
 pub use drover_wire as wire;
 
 pub use access::{SetDraft, Workspace};
+pub use call::{Call, CallEvent};
 pub use client::{Client, ClientBuilder, Cursor, Status};
 pub use connection::{Connection, Exchange, Hello, Incoming, SendAck, SessionInfo};
 pub use envelope::SealedEnvelope;

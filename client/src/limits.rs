@@ -10,8 +10,12 @@ pub const WRITE_BUFFER_BYTES_MAX: usize = 4 * MESSAGE_BYTES_MAX;
 pub const CONNECT_GROUPS_MAX: usize = 256;
 /// The largest handshake message in bytes (01 §7).
 pub const HANDSHAKE_BYTES_MAX: usize = 524_288;
-/// The largest live beat or call body in bytes (01 §7).
+/// The largest live beat in bytes (01 §7).
 pub const LIVE_BYTES_MAX: usize = 4096;
+/// The largest body of a CALL in bytes (10 §1).
+pub const CALL_BODY_BYTES_MAX: usize = 4096;
+/// The largest frame of sealed audio in bytes (10 §1).
+pub const MEDIA_BYTES_MAX: usize = 1500;
 /// The largest sealed bundle or wrap in bytes (01 §7).
 pub const SEALED_BYTES_MAX: usize = 262_144;
 /// The largest key package in bytes (07 A2): eight of them fit into one frame.

@@ -392,7 +392,7 @@ impl Session {
                     });
                 }
             }
-            // Calls are driven on a connection of their own.
+            // Calls are driven on a connection of their own ([`crate::Call`]).
             Frame::Media { .. } => {}
             Frame::Error { .. } => {
                 if let Some(refusal) = refusal(incoming) {

@@ -186,6 +186,8 @@ impl Plan {
         } else {
             dice.skewed(16, 64)
         } as usize;
+        // A socket that takes a few bytes of large envelopes makes for long runs and nothing else.
+        let socket_bytes = socket_bytes.max(ct_bytes / 8);
         let index_bytes = if dice.chance(0.3) { 0 } else { 256 << 20 };
         let mut probabilities = [0.0; Fault::ALL.len()];
         for (fault, probability) in Fault::ALL.into_iter().zip(&mut probabilities) {

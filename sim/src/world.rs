@@ -522,7 +522,6 @@ impl World {
         self.settle(shard);
         self.out.flush_dirty(shard);
         self.settle(shard);
-        self.out.schedule_reads();
         self.wake_shard(shard);
     }
 

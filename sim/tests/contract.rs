@@ -1,5 +1,6 @@
 //! The simulated store keeps the contract of all stores. What the world does step by step, a thread does here, in an
 //! order of its own: writes of one caller in theirs, reads at any time.
+#![allow(clippy::unwrap_used)]
 
 use bytes::Bytes;
 use drover_sim::dice::Dice;

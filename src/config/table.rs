@@ -200,7 +200,7 @@ settings! {
         "Private key in PEM, for `WEALD_RELAY_TLS=file`. Clients pin the key: keep it when the certificate is renewed.";
     TurnUsMax "DROVER_TURN_US_MAX" Kind::Number { min: 0, max: 100_000, off: Off::Never }, Some("500"), Plain,
         "Longest a busy shard gathers work before a turn, in microseconds. An idle one never waits.";
-    CopyBelow "DROVER_COPY_BELOW" Kind::Number { min: 0, max: 65_536, off: Off::Never }, Some("1024"), Plain,
+    CopyBelow "DROVER_COPY_BELOW" Kind::Number { min: 0, max: 65_536, off: Off::Never }, Some("2048"), Plain,
         "Queued messages shorter than this many bytes are copied into one buffer when a connection is written; longer ones are written from where they were received. 0: none is ever copied. With TLS encryption reads a copy in any case.";
     Shards "DROVER_SHARDS" Kind::Number { min: 1, max: 1024, off: Off::Never }, None, Plain,
         "Shards of the process, each a thread. Unset: one per core.";

@@ -155,7 +155,7 @@ fn every_name_has_its_default_and_refuses_what_it_must() {
         ("DROVER_TLS_CERT_FILE", "unset", "", &[]),
         ("DROVER_TLS_KEY_FILE", "unset", "", &[]),
         ("DROVER_TURN_US_MAX", "500", "0", &["100001", "x"]),
-        ("DROVER_COPY_BELOW", "1024", "0", &["65537", "x"]),
+        ("DROVER_COPY_BELOW", "2048", "0", &["65537", "x"]),
         ("DROVER_SHARDS", "", "4", &["0", "1025", "x"]),
         (
             "DROVER_PUBLIC_URL",

@@ -3,7 +3,7 @@
 //! neither, and whoever reaches the port could use up the process's files, which the public listener needs.
 
 use axum::Router;
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, HttpBody as _, to_bytes};
 use axum::extract::Request;
 use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn};
@@ -80,6 +80,9 @@ pub(crate) async fn serve(
 /// Hands a request on once its body is there. hyper has a deadline for the head alone.
 async fn whole(request: Request, next: Next, patience: Duration) -> Response {
     let (head, body) = request.into_parts();
+    if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
+        return (StatusCode::PAYLOAD_TOO_LARGE, [(header::CONNECTION, "close")]).into_response();
+    }
     let refused = match tokio::time::timeout(patience, to_bytes(body, BODY_BYTES_MAX)).await {
         Ok(Ok(body)) => return next.run(Request::from_parts(head, Body::from(body))).await,
         Ok(Err(_)) => StatusCode::PAYLOAD_TOO_LARGE,

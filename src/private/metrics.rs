@@ -144,6 +144,7 @@ pub(super) fn page(running: &Running, ready: &Readiness) -> String {
         connections(&mut page, &counters);
         frames(&mut page, &counters);
         engine(&mut page, &counters.engines);
+        calls(&mut page, running, &counters);
         collector(&mut page, &counters.engines);
     }
     wakes(&mut page, running);
@@ -305,9 +306,11 @@ fn engine(page: &mut Page, engines: &[std::sync::Arc<EngineMetrics>]) {
             "Subscribers told to reconcile.",
             |e| &e.subscriber_downgrades,
         ),
-        ("live_shed_total", "LIVE frames a full queue shed.", |e| {
-            &e.live_shed
-        }),
+        (
+            "live_shed_total",
+            "LIVE and CALL frames a full queue shed.",
+            |e| &e.live_shed,
+        ),
         ("recon_rounds_total", "Reconciliation rounds answered.", |e| {
             &e.recon_rounds
         }),
@@ -332,6 +335,39 @@ fn engine(page: &mut Page, engines: &[std::sync::Arc<EngineMetrics>]) {
         "kind",
         used,
     );
+}
+
+/// CALL and MEDIA (10), and what becomes of bytes between two sockets.
+fn calls(page: &mut Page, running: &Running, counters: &Counters) {
+    let engines = &counters.engines;
+    page.gauge(
+        "weald_relay_calls_open",
+        "Open calls.",
+        running.calls_open() as f64,
+    );
+    let refused = sum(engines, |e| &e.calls_share_refused);
+    let help = "Calls refused because the connection holds its share of them.";
+    page.counter("weald_relay_calls_share_refused_total", help, refused as f64);
+    let frames = [
+        ("forwarded", sum(engines, |e| &e.media_forwarded)),
+        ("shed", counters.transport.media_shed),
+        ("denied", sum(engines, |e| &e.media_denied)),
+    ];
+    let help =
+        "MEDIA frames: queued for a recipient, of those shed, and refused to senders outside the call.";
+    page.by(
+        "weald_relay_media_frames_total",
+        "counter",
+        help,
+        "result",
+        frames,
+    );
+    let forwarded = sum(engines, |e| &e.media_forwarded_bytes);
+    let help = "Bytes of MEDIA queued for recipients.";
+    page.counter("weald_relay_media_forwarded_bytes_total", help, forwarded as f64);
+    let copied = counters.transport.copied_bytes + sum(engines, |e| &e.media_copied_bytes);
+    let help = "Bytes of queued messages of any kind copied on their way to a socket.";
+    page.counter("weald_relay_copied_bytes_total", help, copied as f64);
 }
 
 fn collector(page: &mut Page, engines: &[std::sync::Arc<EngineMetrics>]) {

@@ -2,6 +2,7 @@
 
 use crate::config::Key;
 use crate::running::{Health, Running};
+use drover_engine::metrics::{Counter, Metrics as EngineMetrics};
 use serde_json::{Value, json};
 
 /// What was found.
@@ -79,25 +80,24 @@ fn health(health: &Health) -> Value {
     }
 }
 
-/// Counters since start, except `open` and `connections`. Calls are not carried yet.
+/// Counters since start, except `open` and `connections`.
 fn call_stats(running: &Running) -> Value {
     let counters = running.counters();
     let transport = counters.as_ref().map(|c| c.transport.clone()).unwrap_or_default();
-    let oversized: u64 = counters
-        .iter()
-        .flat_map(|c| &c.engines)
-        .map(|e| e.oversized_outbound_frames.get())
-        .sum();
+    let sum = |field: fn(&EngineMetrics) -> &Counter| -> u64 {
+        let engines = counters.iter().flat_map(|c| &c.engines);
+        engines.map(|engine| field(engine).get()).sum()
+    };
     let closed = |reason| super::metrics::closed(&transport, reason);
     json!({
-        "open": 0,
-        "media_shed": 0,
-        "media_denied": 0,
-        "calls_share_refused": 0,
+        "open": running.calls_open(),
+        "media_shed": transport.media_shed,
+        "media_denied": sum(|e| &e.media_denied),
+        "calls_share_refused": sum(|e| &e.calls_share_refused),
         "connections": transport.connections,
         "connections_refused": transport.refused_ceiling + transport.refused_share,
         "connections_closed_handshake_deadline": closed("handshake_deadline"),
-        "oversized_outbound_frames": oversized,
+        "oversized_outbound_frames": sum(|e| &e.oversized_outbound_frames),
         "connections_closed_idle_deadline": closed("idle_deadline"),
     })
 }

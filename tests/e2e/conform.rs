@@ -14,6 +14,40 @@ use std::time::Duration;
 /// Capabilities Drover does not have yet: their scripts wait for it.
 const NOT_BUILT: [&str; 1] = ["blobs"];
 
+/// A rule that is not kept is told with its reason and is exit code 1, unless only this project decides it.
+#[test]
+fn what_counts_decides_the_exit_code() {
+    let relay = Relay::start(&[]);
+    for (level, code) in [("", 1), (r#""level": "drover","#, 0)] {
+        let folder = tempfile::tempdir().unwrap();
+        let script = r#"{"rule": "x.never", LEVEL "text": "a query stores a wrap", "spec": "nowhere",
+            "steps": [["a", "opens"], ["a", "sends", {"ACCESS_QUERY": {}}], ["a", "gets", {"WRAP_STORED": {}}]]}"#;
+        let file = format!(r#"{{"scripts": [{}]}}"#, script.replace("LEVEL", level));
+        std::fs::write(folder.path().join("mine.json"), file).unwrap();
+        let said = relay.command(&["workspace", "new", &format!("w{code}.example")]);
+        let said: Vec<String> = said.lines().map(str::to_owned).collect();
+        let Banner { link, code: word } = banner(&said).unwrap();
+        let mut command = Command::new(PROGRAM);
+        command
+            .arg("conform")
+            .arg(relay.url().to_string())
+            .arg("--scripts")
+            .arg(folder.path());
+        let done = command.args(["--invite", &link, &word]).output().unwrap();
+        let table = String::from_utf8_lossy(&done.stdout);
+        assert_eq!(
+            done.status.code(),
+            Some(code),
+            "{table}{}",
+            String::from_utf8_lossy(&done.stderr)
+        );
+        assert!(
+            table.contains("FAILED") && table.contains("ACCESS_STATE"),
+            "{table}"
+        );
+    }
+}
+
 /// What whoever checks a foreign relay types, on a relay with two workspaces; the JSON it wrote.
 fn run(relay: &Relay, arguments: &[&str]) -> Json {
     let folder = tempfile::tempdir().unwrap();

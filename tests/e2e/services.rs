@@ -2,6 +2,7 @@
 
 use crate::relay::Relay;
 use bytes::Bytes;
+use drover_client::call::{self, Call, CallEvent};
 use drover_client::clock::now_ms;
 use drover_client::invites::{self, InviteDraft};
 use drover_client::joining::SealedBundle;
@@ -9,7 +10,8 @@ use drover_client::keys::{WrapStored, fetch_key_packages, publish_key_packages, 
 use drover_client::wake::{WakeFor, WakeHandle, register_wake, wake_service};
 use drover_client::wire::drop::{Answer, Request, Verdict};
 use drover_client::wire::error::Code;
-use drover_client::wire::id::{GroupId, Hash, PublicKey, Signature, WrapTag};
+use drover_client::wire::frame::Frame;
+use drover_client::wire::id::{CallId, GroupId, Hash, PublicKey, Signature, WrapTag};
 use drover_client::wire::retention::{Control, Destruction, Manifest, Policy, SOLE_AUTHORIZER_DELAY_S};
 use drover_client::wire::wrap::Wrap;
 use drover_client::{Connection, Error, Hello, Identity, MemoryStore, SealedEnvelope, Store, retention};
@@ -187,4 +189,77 @@ async fn a_group_is_compacted_under_its_policy() {
     let store = MemoryStore::new();
     let held = connection.reconcile(root, &store).await.unwrap();
     assert_eq!((held.received, store.contains(root, &sent[0])), (2, false));
+}
+
+/// W10.2 through sockets: offer, answer, audio both ways, bye; over plain text by reference and by copy, over TLS by copy.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_through_sockets() {
+    for settings in [
+        &[("DROVER_COPY_BELOW", "0")][..],
+        &[("DROVER_COPY_BELOW", "65536"), ("DROVER_SHARDS", "2")],
+        &[("WEALD_RELAY_TLS", "dev")],
+    ] {
+        let relay = Relay::start(settings);
+        let (workspace, founder) = relay.found(&[]).await;
+        let root = workspace.root();
+        let id = CallId([0xc1; 16]);
+        let mut listener = session(&relay, &founder, root).await;
+        listener.subscribe(root, 0).await.unwrap();
+        let join = async |kind| {
+            let connection = session(&relay, &founder, root).await;
+            Call::join(connection, id, root, 1, kind, b"sealed")
+                .await
+                .unwrap()
+        };
+        let mut calls = [
+            join(call::OFFER).await,
+            join(call::ANSWER).await,
+            join(call::ANSWER).await,
+        ];
+        for kind in [call::OFFER, call::ANSWER, call::ANSWER] {
+            let heard = listener.recv().await.unwrap();
+            assert!(
+                matches!(heard.frame().unwrap(), Frame::Call { kind: k, body: b"sealed", .. } if k == kind)
+            );
+        }
+        for from in 0..3 {
+            for (seq, len) in [(0, 0), (1, 80), (2, 160), (3, 1500)] {
+                calls[from]
+                    .send([0, 0, 0, 1], seq, &vec![from as u8; len])
+                    .await
+                    .unwrap();
+            }
+            for to in (0..3).filter(|&to| to != from) {
+                for (seq, len) in [(0, 0), (1, 80), (2, 160), (3, 1500)] {
+                    let expected = CallEvent::Media {
+                        stream: [0, 0, 0, 1],
+                        seq,
+                        ct: vec![from as u8; len].into(),
+                    };
+                    assert_eq!(calls[to].next().await.unwrap(), expected);
+                }
+            }
+        }
+        let [first, mut second, third] = calls;
+        first.leave(b"").await.unwrap().close().await;
+        third.leave(b"").await.unwrap().close().await;
+        for _ in 0..2 {
+            let heard = listener.recv().await.unwrap();
+            assert!(matches!(
+                heard.frame().unwrap(),
+                Frame::Call { kind: call::BYE, .. }
+            ));
+        }
+        let mut stranger = session(&relay, &founder, root).await;
+        let frame = Frame::Media {
+            call_id: id,
+            stream: [0; 4],
+            seq: 0,
+            ct: b"x",
+        };
+        stranger.send(&frame).await.unwrap();
+        assert_eq!(refused(stranger.sync().await), Some(Code::WriterNotInAccessSet));
+        second.send([0; 4], 9, b"nobody hears").await.unwrap();
+        second.leave(b"").await.unwrap().sync().await.unwrap();
+    }
 }

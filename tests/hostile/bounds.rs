@@ -45,8 +45,9 @@ pub(crate) const RECON: Bound = bound("RECON of maximum cost", 16 * 4);
 pub(crate) const JOIN_GUESSES: Bound = bound("JOIN guesses", 2 * 19);
 /// The places before the upgrade once more, each with a TLS session and a record of 16 KiB that is never whole.
 pub(crate) const TLS_HELLOS: Bound = bound("TLS hellos without end", 1024 * 48 / 1024);
-/// 64 KiB for each of 256 connections that have not authenticated, and 16 MiB a shard for what goes beyond; buffers double.
-pub(crate) const DECLARED_LENGTHS: Bound = bound("huge declared lengths", 2 * (16 + 2 * 16));
+/// 64 KiB for each of 256 connections that have not authenticated, and 16 MiB for each of two shards for what goes beyond.
+/// Buffers double as they grow, and while one does its old half is there too.
+pub(crate) const DECLARED_LENGTHS: Bound = bound("huge declared lengths", (16 + 2 * 16) * 5 / 2);
 
 /// Anonymous resident memory of a process, in bytes.
 fn anonymous(pid: u32) -> u64 {

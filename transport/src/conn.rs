@@ -60,8 +60,9 @@ pub(crate) struct Conn<S> {
     /// What it has sent already goes beyond its share of the turn: the rest is handled in a later one, and nothing more
     /// is read until then.
     pub(crate) behind: bool,
-    /// Its last share took long, so that it waits in line with others like it.
-    pub(crate) slow: bool,
+    /// How many of its last shares took long, one after the other. From
+    /// [`SLOW_SHARES`](crate::input::SLOW_SHARES) on it waits in line with others like it.
+    pub(crate) slow: u8,
     /// It stands in that line.
     pub(crate) queued: bool,
     /// Bytes read and dropped since its end began.
@@ -92,7 +93,7 @@ impl<S> Conn<S> {
             dirty: false,
             paused: false,
             behind: false,
-            slow: false,
+            slow: 0,
             queued: false,
             dropped_bytes: 0,
             watched: false,

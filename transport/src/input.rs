@@ -20,8 +20,11 @@ const UNKNOWN_READ_BYTES: usize = 16 << 10;
 const FRAMES_MAX: usize = 64;
 /// Bytes of messages in such a share: it ends with the one that goes beyond. A RECON of 1 MiB costs milliseconds.
 const BYTES_MAX: usize = 64 << 10;
-/// A share that takes longer is slow: until one is not, the connection waits in line with others like it.
+/// A share that takes longer is slow.
 const SLOW: Duration = Duration::from_micros(100);
+/// After so many slow shares in a row, until one is not, the connection waits in line with others like it. One alone may
+/// be the system's doing: the thread lost its core meanwhile.
+pub(crate) const SLOW_SHARES: u8 = 3;
 /// The time of a turn that those in line get together, and at least one of them gets its share. So others wait for one
 /// expensive message, not for one of each of its kind. As long as they had, they wait afterwards: half of the shard is
 /// left to those who are quick.
@@ -113,7 +116,7 @@ impl<D: Driver> Turn<D> {
         let Some(conn) = self.world.conns.get_mut(id) else {
             return;
         };
-        if !conn.slow {
+        if conn.slow < SLOW_SHARES {
             self.share(id);
         } else if !std::mem::replace(&mut conn.queued, true) {
             self.slow.push_back(id);
@@ -155,7 +158,10 @@ impl<D: Driver> Turn<D> {
             false => self.read(id),
         }
         if let Some(conn) = self.world.conns.get_mut(id) {
-            conn.slow = began.elapsed() > SLOW;
+            conn.slow = match began.elapsed() > SLOW {
+                true => conn.slow.saturating_add(1),
+                false => 0,
+            };
         }
     }
 

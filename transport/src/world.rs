@@ -61,6 +61,8 @@ pub(crate) struct World<D: Driver> {
     /// Messages that came in since the turn began. What goes out is batched already: a replay to one reader must not be
     /// slowed down for the number of its messages.
     pub(crate) turn_messages: u64,
+    /// MEDIA queued since the turn began. Each is a write of its own unless a turn gathers several.
+    pub(crate) turn_media: u64,
     /// To be written at the end of the turn.
     pub(crate) dirty: Vec<ConnId>,
     /// The engine is to be told that they are closed.
@@ -97,6 +99,7 @@ impl<D: Driver> World<D> {
             shared,
             me,
             turn_messages: 0,
+            turn_media: 0,
             dirty: Vec::new(),
             closed: Vec::new(),
             roomy: Vec::new(),
@@ -293,6 +296,7 @@ impl<D: Driver> Effects for World<D> {
             conn.dirty = true;
             self.dirty.push(id);
         }
+        self.turn_media += 1;
         self.metrics.media_shed.add(shed as u64);
         self.metrics.messages_out.add(1);
     }

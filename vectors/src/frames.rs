@@ -218,7 +218,12 @@ impl Schema {
         if let Some(error) = Refusal::of(got, form) {
             return error.to_string();
         }
-        match self.names().find(is) {
+        // A bare byte string fits many a frame: the shape that says most is meant.
+        let weight = |name: &&str| match self.shape(name, form) {
+            Ok(Some(shape)) => shape.weight(),
+            _ => 0,
+        };
+        match self.names().filter(is).max_by_key(weight) {
             Some(name) => format!("{name} {got}"),
             None => format!("{got}"),
         }
@@ -522,6 +527,17 @@ impl Shape {
             }
             other => return bad(format!("no shape: {other}")),
         })
+    }
+
+    /// How much a shape says about what fits it.
+    fn weight(&self) -> usize {
+        match self {
+            Shape::Uint(_) | Shape::Empty | Shape::Text(_) => 1,
+            Shape::Field(_) => 0,
+            Shape::Doc(shape) => 1 + shape.weight(),
+            Shape::Array(shapes) => 1 + shapes.iter().map(Shape::weight).sum::<usize>(),
+            Shape::Map(pairs) => 1 + pairs.iter().map(|(.., shape)| 1 + shape.weight()).sum::<usize>(),
+        }
     }
 
     fn names(&self, field: &str) -> bool {

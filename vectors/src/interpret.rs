@@ -1,20 +1,21 @@
 //! Runs one script against a relay, step by step. Whatever comes must be the next thing that is due: a message too many
 //! is as wrong as one too few, and that nothing more came is shown at the end by a fence, never by waiting.
 
+mod exhaust;
+mod publish;
+
+pub(crate) use publish::{digest, sign};
+
 use crate::cbor::Item;
-use crate::frames::{Fields, Form, Refusal, Schema, detail_in, number};
+use crate::frames::{Fields, Form, Refusal, Schema, detail_in};
 use crate::link::{Link, Next, Stop, Target, fail};
-use crate::run::{Head, blake3};
-use crate::script::{Exhausts, Frame, Message, Script, Step, Until, What};
-use crate::values::{Bad, Scope, bad, uint};
+use crate::script::{Frame, Message, Script, Step, Until, What};
+use crate::values::{Bad, Scope, uint};
 use bytes::Bytes;
 use drover_client::raw::Outgoing;
 use serde_json::{Map, Value as Json, json};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
-
-/// Frames sent before their answers are read, when a budget is used up: less than a queue holds.
-const PIPELINED: u64 = 100;
 
 /// A script while it runs.
 pub(crate) struct Interpreter<'r> {
@@ -361,236 +362,6 @@ impl<'r> Interpreter<'r> {
                 Schema::get().describe(form, &item, run)
             )),
         }
-    }
-
-    /// Sends until refused. A relay may have another figure than the specification, but has to name it, and to take
-    /// exactly that many.
-    async fn exhaust(&mut self, who: &str, exhausts: &Exhausts) -> Result<(), Stop> {
-        let mut sent = 0;
-        let mut refused = 0;
-        let mut limit = None;
-        let form = self.link(who)?.form;
-        let answered = match &exhausts.answer {
-            Some(frame) => Schema::get().is_sent(&frame.name, form)?,
-            None => false,
-        };
-        let most = 20 * exhausts.figure;
-        while refused == 0 {
-            if sent > most {
-                return fail(format!("{sent} were accepted and none refused"));
-            }
-            // Without answers nothing fills up, and fences are few.
-            let batch = match answered {
-                true => PIPELINED.min(exhausts.figure + 1),
-                false => (exhausts.figure + 1).max(sent),
-            };
-            for n in sent..sent + batch {
-                self.scope.saved.insert("n".into(), Item::Uint(n));
-                self.send(who, &exhausts.message, self.form).await?;
-            }
-            if !answered {
-                let link = self.link(who)?;
-                let (ask, answer) = ("ACCESS_QUERY", "ACCESS_STATE");
-                link.send_frame(ask, &Fields::new(), form).await?;
-                loop {
-                    let item = self.link(who)?.message(answer).await?;
-                    if Schema::get()
-                        .matches(answer, &Map::new(), form, &item, &mut self.scope)?
-                        .is_ok()
-                    {
-                        break;
-                    }
-                    self.over_budget(form, &item, exhausts, &mut limit)?;
-                    refused += 1;
-                }
-            } else {
-                for n in sent..sent + batch {
-                    let item = self.link(who)?.message("an answer").await?;
-                    self.scope.saved.insert("n".into(), Item::Uint(n));
-                    let frame = exhausts.answer.as_ref().expect("it is answered");
-                    match Schema::get().matches(&frame.name, &frame.fields, form, &item, &mut self.scope)? {
-                        Ok(()) if refused > 0 && !exhausts.aligned => {
-                            return fail("accepted again after a refusal");
-                        }
-                        Ok(()) => {}
-                        Err(_) => {
-                            self.over_budget(form, &item, exhausts, &mut limit)?;
-                            refused += 1;
-                        }
-                    }
-                }
-            }
-            sent += batch;
-        }
-        let accepted = sent - refused;
-        if let Some(limit) = limit {
-            self.scope.run.learn_limit(self.rule, limit);
-        }
-        // Maps name no limit: what the array form was told counts, and the figure before anything was.
-        let limit = limit.or_else(|| self.scope.run.known_limit(self.rule));
-        let limit = limit.unwrap_or(exhausts.figure);
-        let fits = match exhausts.aligned {
-            true => (limit..=2 * limit).contains(&accepted),
-            false => accepted == limit,
-        };
-        match fits {
-            true => Ok(()),
-            false => fail(format!("{accepted} were accepted, the limit is {limit}")),
-        }
-    }
-
-    fn over_budget(
-        &self,
-        form: Form,
-        item: &Item,
-        exhausts: &Exhausts,
-        limit: &mut Option<u64>,
-    ) -> Result<(), Stop> {
-        let due = &exhausts.code;
-        let Some(refusal) = Refusal::of(item, form) else {
-            let got = Schema::get().describe(form, item, self.scope.run);
-            return fail(format!("{got} instead of an answer or {due}"));
-        };
-        if refusal.code != *due || refusal.retry_after_s != exhausts.retry_after {
-            return fail(format!(
-                "{refusal} instead of {due}, retry after {} s",
-                exhausts.retry_after
-            ));
-        }
-        match (refusal.limit(), form) {
-            (Some(named), _) if limit.is_none_or(|limit| limit == named) => {
-                *limit = Some(named);
-                Ok(())
-            }
-            (None, Form::Map) => Ok(()),
-            _ => fail(format!("{refusal}: the limit is not named")),
-        }
-    }
-
-    /// Publishes a successor of the newest set (05 §7).
-    async fn publish(
-        &mut self,
-        who: &str,
-        actor: &str,
-        change: &Map<String, Json>,
-        refused: Option<&(String, Json)>,
-    ) -> Result<(), Stop> {
-        let Some(workspace) = self.scope.run.workspaces.first() else {
-            return Err(Bad("no workspace".into()).into());
-        };
-        let head = workspace.head.lock().expect("no holder panics").clone();
-        self.scope
-            .saved
-            .insert("head_digest".into(), Item::Bytes(head.digest.clone()));
-        let set = self.successor(&head, actor, change)?;
-        let digest = digest(&set)?;
-        self.scope
-            .saved
-            .insert("digest".into(), Item::Bytes(digest.clone()));
-        let form = self.link(who)?.form;
-        self.link(who)?.send_frame("ACCESS_PUBLISH", &set, form).await?;
-        match refused {
-            Some((code, detail)) => {
-                self.refused(who, code, &json!(0), detail).await?;
-                self.fence(who).await
-            }
-            None => {
-                self.gets(who, &frame("ACCESS_ACCEPTED", json!({"digest": "$digest"})))
-                    .await?;
-                *workspace.head.lock().expect("no holder panics") = Head { set, digest };
-                Ok(())
-            }
-        }
-    }
-
-    fn successor(&self, head: &Head, actor: &str, change: &Map<String, Json>) -> Result<Fields, Bad> {
-        let mut set = head.set.clone();
-        set.remove("sig");
-        set.insert("version".into(), Item::Uint(number(&head.set, "version")? + 1));
-        set.insert("prev_hash".into(), Item::Bytes(head.digest.clone()));
-        set.insert("issued_at".into(), Item::Uint(self.scope.run.now_ms()));
-        set.insert("pending".into(), Item::Array(Vec::new()));
-        if let Some(Item::Array(parts)) = set.get_mut("quorum") {
-            parts.truncate(2);
-            parts.push(Item::Array(Vec::new()));
-        }
-        let signer = match change.get("signed_by") {
-            Some(json) => self.scope.item(json)?,
-            None => Item::Bytes(self.scope.key(actor).to_vec()),
-        };
-        set.insert("signer".into(), signer);
-        for list in ["entries", "authorizers", "recovery", "pending"] {
-            let named = |which: &str| match change.get(which).and_then(|lists| lists.get(list)) {
-                Some(json) => match self.scope.item(json)? {
-                    Item::Array(items) => Ok(items),
-                    other => bad(format!("{list} is no list: {other}")),
-                },
-                None => Ok(Vec::new()),
-            };
-            let (add, remove) = (named("add")?, named("remove")?);
-            let mut items = match set.get(list) {
-                Some(Item::Array(items)) => items.clone(),
-                _ => Vec::new(),
-            };
-            items.retain(|item| !remove.contains(item));
-            items.extend(add);
-            items.sort_by_key(Item::encode);
-            items.dedup();
-            set.insert(list.into(), Item::Array(items));
-        }
-        for (field, json) in change.get("set").and_then(Json::as_object).into_iter().flatten() {
-            set.insert(field.clone(), self.scope.item(json)?);
-        }
-        if let Some(confirm) = change.get("confirm") {
-            self.confirm(&mut set, confirm)?;
-        }
-        if !set.contains_key("sig") {
-            sign(&mut set, self.scope.run)?;
-        }
-        Ok(set)
-    }
-
-    /// Quorum signatures over the set and a replacement device (05 §4), put where they are not signed over.
-    fn confirm(&self, set: &mut Fields, confirm: &Json) -> Result<(), Bad> {
-        let replacement = self.scope.bytes(confirm["device"].as_str().unwrap_or_default())?;
-        let message = blake3(&[b"weald recovery-confirm v1", &digest(set)?, &replacement]);
-        let mut sigs = Vec::new();
-        for name in confirm["by"].as_array().into_iter().flatten() {
-            let key = self.scope.key(name.as_str().unwrap_or_default());
-            let sig = self.scope.run.sign(&key, &message).unwrap_or_default();
-            sigs.push(Item::Array(vec![Item::Bytes(key.to_vec()), Item::Bytes(sig)]));
-        }
-        match set.get_mut("quorum") {
-            Some(Item::Array(parts)) if parts.len() == 3 => {
-                parts[2] = Item::Array(sigs);
-                Ok(())
-            }
-            _ => bad("the set has no quorum to confirm by"),
-        }
-    }
-}
-
-/// The encoding of a set that its signature covers.
-fn signing_input(set: &Fields) -> Result<Vec<u8>, Bad> {
-    Schema::get().signing_input("ACCESS_PUBLISH", set)
-}
-
-/// What the next set names as its predecessor.
-pub(crate) fn digest(set: &Fields) -> Result<Vec<u8>, Bad> {
-    Ok(blake3(&[&signing_input(set)?]).to_vec())
-}
-
-/// Signs a set by its signer.
-pub(crate) fn sign(set: &mut Fields, run: &crate::run::Run) -> Result<(), Bad> {
-    let Some(Item::Bytes(signer)) = set.get("signer").cloned() else {
-        return bad("a set needs a signer");
-    };
-    match run.sign(&signer, &signing_input(set)?) {
-        Some(sig) => {
-            set.insert("sig".into(), Item::Bytes(sig));
-            Ok(())
-        }
-        None => bad("nobody has the signer's key"),
     }
 }
 

@@ -12,6 +12,7 @@
 //! | `raw-stream` | a reader asks for batches of as many messages as a backfill has |
 
 mod client;
+pub(crate) mod forward;
 mod server;
 mod socket;
 

@@ -7,6 +7,7 @@ pub(crate) mod hostile;
 mod idle;
 mod ingest;
 mod join;
+mod media;
 mod open;
 mod recon;
 mod replay;
@@ -99,12 +100,11 @@ fn rows(args: &BenchArgs, scenario: Scenario) -> Result<Vec<Row>, Error> {
         Scenario::Access => Ok(vec![access::run(args)?]),
         Scenario::Join => join::run(args),
         Scenario::Drop => drop::run(args),
-        Scenario::Idle => {
-            let tls = args.url.as_deref().is_some_and(|url| url.starts_with("wss"));
-            Ok(vec![idle::run(args, tls)?])
-        }
+        Scenario::Idle => Ok(vec![idle::run(args, is_tls(args))?]),
         Scenario::IdleTls => Ok(vec![idle::run(args, true)?]),
         Scenario::Hostile => hostile::run(args),
+        Scenario::Media => media::run(args, is_tls(args)),
+        Scenario::MediaTls => media::run(args, true),
         Scenario::Baseline => {
             let mut rows = baseline::ingest(args)?;
             rows.extend(baseline::fanout(args)?);
@@ -116,6 +116,11 @@ fn rows(args: &BenchArgs, scenario: Scenario) -> Result<Vec<Row>, Error> {
         }
         Scenario::All => Ok(Vec::new()),
     }
+}
+
+/// Whether the relay's URL asks for TLS.
+fn is_tls(args: &BenchArgs) -> bool {
+    args.url.as_deref().is_some_and(|url| url.starts_with("wss"))
 }
 
 /// The relay under load, and the workspace in it.

@@ -64,7 +64,7 @@ pub enum Happening {
 
 /// See the module.
 #[derive(Default)]
-pub struct Agenda {
+pub(crate) struct Agenda {
     now_us: u64,
     next: u64,
     heap: BinaryHeap<Reverse<(u64, u64)>>,
@@ -74,19 +74,19 @@ pub struct Agenda {
 
 impl Agenda {
     /// The world's time.
-    pub fn now_us(&self) -> u64 {
+    pub(crate) fn now_us(&self) -> u64 {
         self.now_us
     }
 
     /// Puts something down.
-    pub fn add(&mut self, at_us: u64, what: Happening) {
+    pub(crate) fn add(&mut self, at_us: u64, what: Happening) {
         self.heap.push(Reverse((at_us.max(self.now_us), self.next)));
         self.items.insert(self.next, what);
         self.next += 1;
     }
 
     /// Time goes on to whatever comes next.
-    pub fn next(&mut self) -> Option<Happening> {
+    pub(crate) fn next(&mut self) -> Option<Happening> {
         let Reverse((at_us, number)) = self.heap.pop()?;
         self.now_us = at_us;
         self.items.remove(&number)

@@ -8,9 +8,9 @@ use drover_engine::Now;
 pub const EPOCH_MS: u64 = 1_700_000_000_000;
 
 /// See the module.
-pub struct Clock {
+pub(crate) struct Clock {
     /// The world's time.
-    pub now_us: u64,
+    pub(crate) now_us: u64,
     mono_offset_ms: u64,
     wall_offset_ms: i64,
     /// Both stand still until then, at this reading.
@@ -39,7 +39,7 @@ impl Clock {
     }
 
     /// What the relay reads.
-    pub fn now(&mut self) -> Now {
+    pub(crate) fn now(&mut self) -> Now {
         let mut now = match self.frozen {
             Some((until, now)) if self.now_us < until => now,
             _ => {
@@ -53,7 +53,7 @@ impl Clock {
     }
 
     /// When the relay's monotonic clock shows this, in the world's time.
-    pub fn when_mono(&self, mono_ms: u64) -> u64 {
+    pub(crate) fn when_mono(&self, mono_ms: u64) -> u64 {
         let at_us = mono_ms.saturating_sub(self.mono_offset_ms) * 1_000;
         let thaw_us = self.frozen.map_or(0, |(until, _)| until);
         at_us.max(thaw_us).max(self.now_us)

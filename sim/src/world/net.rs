@@ -13,7 +13,7 @@ use std::io::IoSlice;
 pub type Line = usize;
 
 /// What a client puts on the wire.
-pub enum Input {
+pub(crate) enum Input {
     /// A binary message.
     Message(Bytes),
     /// A ping or pong.
@@ -21,7 +21,7 @@ pub enum Input {
 }
 
 /// What a client reads.
-pub enum Output {
+pub(crate) enum Output {
     /// A binary message.
     Message(Bytes),
     /// A ping.
@@ -31,7 +31,7 @@ pub enum Output {
 }
 
 /// Where a connection is in its life, seen from the relay.
-pub enum Phase {
+pub(crate) enum Phase {
     /// Frames are taken.
     Open,
     /// To be sent to that shard.
@@ -45,62 +45,60 @@ pub enum Phase {
 }
 
 /// One connection with both its ends.
-pub struct Conn {
+pub(crate) struct Conn {
     /// The client at the other end.
-    pub client: usize,
+    pub(crate) client: usize,
     /// Where it lives.
-    pub shard: usize,
+    pub(crate) shard: usize,
     /// Its id there.
-    pub id: ConnId,
+    pub(crate) id: ConnId,
     /// Seen from the relay.
-    pub phase: Phase,
+    pub(crate) phase: Phase,
     /// Whether the client still has it.
-    pub held: bool,
+    pub(crate) held: bool,
     /// What the engine has queued.
-    pub outbox: Outbox,
+    pub(crate) outbox: Outbox,
     /// Sent by the client, under way.
     up: VecDeque<Input>,
     up_until_us: u64,
     /// Arrived at the relay and not read by it.
-    pub inbox: VecDeque<Input>,
+    pub(crate) inbox: VecDeque<Input>,
     /// The engine reads no more.
-    pub paused: bool,
+    pub(crate) paused: bool,
     /// It wants to know of room.
-    pub watched: bool,
+    pub(crate) watched: bool,
     /// There is something to write.
-    pub dirty: bool,
+    pub(crate) dirty: bool,
     /// Written by the relay, not read by the client.
     socket: BytesMut,
     socket_max: usize,
     /// Read by the client: the beginning of a message.
     partial: BytesMut,
     /// Whether the client reads.
-    pub reading: bool,
+    pub(crate) reading: bool,
     /// A read is on the agenda.
     read_due: bool,
-    /// AUTH_ACK has left on it: what goes out now goes to an admitted device.
-    pub admitted: bool,
 }
 
 /// All of them.
-pub struct Net {
+pub(crate) struct Net {
     /// By number.
-    pub conns: Vec<Conn>,
+    pub(crate) conns: Vec<Conn>,
     by_id: BTreeMap<(usize, ConnId), Line>,
     free: Vec<Vec<ConnId>>,
     slots: Vec<u32>,
     /// The engine is to be told that they are gone.
-    pub closed: VecDeque<Line>,
+    pub(crate) closed: VecDeque<Line>,
     /// They are to be sent to another shard.
-    pub moving: VecDeque<Line>,
+    pub(crate) moving: VecDeque<Line>,
     /// They may be read again.
-    pub resumed: VecDeque<Line>,
+    pub(crate) resumed: VecDeque<Line>,
     /// The engine is to be told that they have room.
-    pub roomy: VecDeque<Line>,
+    pub(crate) roomy: VecDeque<Line>,
     /// By shard: to be written at the end of the turn.
-    pub dirty: Vec<Vec<Line>>,
+    pub(crate) dirty: Vec<Vec<Line>>,
     /// By shard: with something to read.
-    pub readable: Vec<Vec<Line>>,
+    pub(crate) readable: Vec<Vec<Line>>,
     socket_max: usize,
 }
 
@@ -153,7 +151,6 @@ impl Net {
             partial: BytesMut::new(),
             reading: true,
             read_due: false,
-            admitted: false,
         });
         self.by_id.insert((shard, id), line);
         (line, id)
@@ -319,7 +316,7 @@ impl Net {
 
 impl Conn {
     /// Whether frames are taken.
-    pub fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         matches!(self.phase, Phase::Open)
     }
 
@@ -341,7 +338,7 @@ impl Conn {
 }
 
 /// Lengths of the head and of the payload of the WebSocket message that begins here.
-pub fn message_len(bytes: &[u8]) -> Option<(usize, usize)> {
+pub(crate) fn message_len(bytes: &[u8]) -> Option<(usize, usize)> {
     match *bytes.get(1)? {
         126 => Some((4, u16::from_be_bytes(bytes.get(2..4)?.try_into().ok()?).into())),
         127 => Some((

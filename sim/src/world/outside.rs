@@ -82,8 +82,6 @@ pub struct Outside {
     /// The same clients' keys: authorizers sign together when one of them asks.
     pub(super) keys: Vec<SigningKey>,
     healed: bool,
-    /// Bytes have come into sockets nobody looked at.
-    to_read: Vec<Line>,
 }
 
 impl Outside {
@@ -113,7 +111,6 @@ impl Outside {
             who: Vec::new(),
             keys: Vec::new(),
             healed: false,
-            to_read: Vec::new(),
             plan,
         }
     }
@@ -399,7 +396,7 @@ impl Outside {
     // ---- the net
 
     /// A client dials. `None` while there is no process, or none that listens.
-    pub(crate) fn open(&mut self, client: usize, _source: &str) -> Option<Line> {
+    pub(crate) fn open(&mut self, client: usize) -> Option<Line> {
         if self.stores.is_empty() {
             return None;
         }
@@ -479,12 +476,6 @@ impl Outside {
     pub(super) fn schedule_read(&mut self, line: Line) {
         let latency = self.latency_us();
         self.net.schedule_read(line, latency, &mut self.agenda);
-    }
-
-    pub(super) fn schedule_reads(&mut self) {
-        for line in std::mem::take(&mut self.to_read) {
-            self.schedule_read(line);
-        }
     }
 
     /// The private half of a device's key.

@@ -11,7 +11,7 @@ use super::tables::{self, Tables};
 use super::{CONTROL, LOG, OpenError, RESTORE, SEGMENT_BYTES, audit, committer, create_parts};
 use crate::log::{Append, StreamId, StreamKind};
 use crate::segments::disk::System;
-use crate::segments::import::{Origin, import};
+use crate::segments::import::{Origin, Records, import};
 use crate::{RealmId, StoreError};
 use drover_wire::id::{GroupId, Hash};
 use fjall::config::{BlockSizePolicy, CompressionPolicy, FilterPolicy};
@@ -99,10 +99,7 @@ fn decode(key: &[u8], value: fjall::Slice) -> Option<Append> {
 }
 
 impl Origin for Old<'_> {
-    fn records(
-        &self,
-        cursor: Option<&[u8]>,
-    ) -> Box<dyn Iterator<Item = Result<(Append, Vec<u8>), OpenError>> + '_> {
+    fn records(&self, cursor: Option<&[u8]>) -> Records<'_> {
         let from = cursor.map_or(Bound::Unbounded, |cursor| Bound::Excluded(cursor.to_vec()));
         let items = self.log.range((from, Bound::Unbounded));
         Box::new(items.map(|item| {

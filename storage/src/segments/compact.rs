@@ -14,7 +14,8 @@ use super::ranges::Ranges;
 use super::rewrite::{Finished, Rewriter};
 use super::view::Sealed;
 use crate::StoreError;
-use crate::log::{Append, StreamId};
+use crate::log::{Append, StreamId, StreamKind};
+use drover_wire::id::GroupId;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -33,6 +34,9 @@ const SMALL_PART: u64 = 4;
 const SMALL_COUNT: usize = 4;
 /// Segments rewritten together.
 const INPUTS_MAX: usize = 16;
+
+/// Where a stream lies in the segments that are rewritten.
+type Places = Vec<(Arc<Sealed>, Row)>;
 
 /// Why a compaction ended early. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -113,8 +117,7 @@ pub(super) fn count_all(core: &Arc<Core>) -> Result<(), Stopped> {
 /// Rewrites segments.
 pub(super) fn compact(core: &Arc<Core>, inputs: &[Arc<Sealed>]) -> Result<(), Stopped> {
     let numbers: Vec<u64> = inputs.iter().map(|segment| segment.of.number).collect();
-    let mut streams: BTreeMap<(drover_wire::id::GroupId, crate::log::StreamKind), Vec<(Arc<Sealed>, Row)>> =
-        BTreeMap::new();
+    let mut streams: BTreeMap<(GroupId, StreamKind), Places> = BTreeMap::new();
     for segment in inputs {
         let index = segment.index()?;
         for page in segment.summary.rows(&*index) {

@@ -15,13 +15,13 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+/// Records, each with the cursor that follows it.
+pub(crate) type Records<'a> = Box<dyn Iterator<Item = Result<(Append, Vec<u8>), OpenError>> + 'a>;
+
 /// Whence the records come.
 pub(crate) trait Origin {
-    /// Every record after `cursor`, stream by stream and ascending, each with the cursor that follows it.
-    fn records(
-        &self,
-        cursor: Option<&[u8]>,
-    ) -> Box<dyn Iterator<Item = Result<(Append, Vec<u8>), OpenError>> + '_>;
+    /// Every record after `cursor`, stream by stream and ascending.
+    fn records(&self, cursor: Option<&[u8]>) -> Records<'_>;
 
     /// What each realm holds.
     fn usage(&self) -> Result<Vec<(RealmId, u64)>, OpenError>;

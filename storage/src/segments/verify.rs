@@ -2,7 +2,7 @@
 
 use super::disk::Disk;
 use super::format::{Commit, Entry, Kind, SEGMENT_HEAD, SegmentHead};
-use super::import::Origin;
+use super::import::{Origin, Records};
 use super::index::{self, Of};
 use super::list::{self, State};
 use super::ranges::Ranges;
@@ -269,13 +269,10 @@ impl Salvage {
 }
 
 impl Origin for Salvage {
-    fn records(
-        &self,
-        cursor: Option<&[u8]>,
-    ) -> Box<dyn Iterator<Item = Result<(Append, Vec<u8>), OpenError>> + '_> {
+    fn records(&self, cursor: Option<&[u8]>) -> Records<'_> {
         let streams = self.streams.iter();
         let all = streams.flat_map(|((group, kind), records)| {
-            records.iter().map(move |(_, place)| {
+            records.values().map(move |place| {
                 let stream = StreamId {
                     kind: *kind,
                     group: *group,

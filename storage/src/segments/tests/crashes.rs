@@ -6,7 +6,7 @@ use super::{FOLDER, STORE, open};
 use crate::contract::{realm, record, stream, wait};
 use crate::control::ControlStore;
 use crate::log::{Append, AppendBatch, Delete, IndexEntry, LogStore, StreamId, StreamKind};
-use crate::segments::import::{Origin, import};
+use crate::segments::import::{Origin, Records, import};
 use crate::segments::{Options, SegmentLog};
 use crate::{RealmId, StoreError};
 use std::collections::BTreeMap;
@@ -223,10 +223,7 @@ struct Others {
 }
 
 impl Origin for Others {
-    fn records(
-        &self,
-        cursor: Option<&[u8]>,
-    ) -> Box<dyn Iterator<Item = Result<(Append, Vec<u8>), crate::embedded::OpenError>> + '_> {
+    fn records(&self, cursor: Option<&[u8]>) -> Records<'_> {
         let from = match cursor {
             None => 0,
             Some(cursor) if cursor.len() == 8 => {

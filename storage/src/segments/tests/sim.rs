@@ -294,11 +294,7 @@ impl DiskFile for Handle {
 
     fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         let change = Change::Write(at, bytes.to_vec());
-        let mut state = match self.sim.change() {
-            Ok(state) => state,
-            Err(e) => return Err(e),
-        };
-        // The last write before a crash may still have been begun.
+        let mut state = self.sim.change()?;
         if let Some(file) = state.files.get_mut(&self.number) {
             change.apply(&mut file.current);
             file.unsynced.push(change);

@@ -1,0 +1,258 @@
+//! What a client reads: every frame is checked against what was due, and told to the model.
+
+use super::{Due, Notice, Session, State};
+use crate::model::{Subscription, envelopes, handshakes};
+use crate::world::Outside;
+use bytes::Bytes;
+use drover_client::recon::Next;
+use drover_wire::envelope::Envelope;
+use drover_wire::error::{Class, Code};
+use drover_wire::frame::{Frame, Wake};
+use drover_wire::id::{GroupId, Hash};
+use drover_wire::recon;
+
+impl Session {
+    /// One message.
+    pub fn receive(&mut self, message: &Bytes, out: &mut Outside) {
+        self.waits_since_us = out.now_us();
+        let frame = match Frame::decode(message) {
+            Ok(frame) => frame,
+            Err(error) => {
+                return out
+                    .model
+                    .fail("what is sent decodes", || format!("{}: {error:?}", self.name));
+            }
+        };
+        match (frame, self.due.front()) {
+            (Frame::ConnectAck { .. }, Some(Due::Connect)) => {}
+            (Frame::AuthChallenge { challenge }, Some(Due::Connect)) => {
+                self.due.pop_front();
+                self.state = State::Proving;
+                let auth = Frame::Auth {
+                    device_key: self.identity.public(),
+                    signature: self.identity.sign(challenge),
+                };
+                self.say(&auth, Some(Due::Auth), out);
+            }
+            (Frame::AuthAck { .. }, Some(Due::Auth)) => {
+                self.due.pop_front();
+                self.state = State::Ready;
+                self.refused = None;
+                self.notices.push(Notice::Admitted);
+            }
+            (Frame::SendAck { hash, seq }, Some(Due::Send(group, id))) if hash == *id => {
+                let group = *group;
+                self.due.pop_front();
+                self.unacked.remove(&hash);
+                out.model.acknowledged(envelopes(group), seq, hash);
+                if let Some(held) = self.held.get_mut(&group) {
+                    held.insert(seq, hash);
+                }
+            }
+            (Frame::Push { envelope }, _) => self.pushed(envelope, out),
+            (Frame::Handshake { group, seq, message }, _) => self.shaken(group, seq, message, out),
+            (Frame::SubAck { group, head_seq }, _) => self.sub_acked(group, head_seq, out),
+            (Frame::Wake(Wake::Capability { .. }), Some(Due::Replayed(group))) => {
+                let group = *group;
+                self.due.pop_front();
+                if let Some(subscription) = self.held.get_mut(&group).and_then(|h| h.subscription.as_mut()) {
+                    subscription.replayed(&out.model);
+                }
+            }
+            (Frame::Recon { group, payload }, Some(Due::Recon(asked))) if group == *asked => {
+                self.due.pop_front();
+                self.reconciling(group, payload, out);
+            }
+            (Frame::Live { group, ct, .. }, _) => {
+                if !out.model.beats.contains(&(group, ct.to_vec())) {
+                    out.model.fail("LIVE carries what was sent", || {
+                        format!("{}: {group:?}", self.name)
+                    });
+                }
+            }
+            (Frame::Error { code, .. }, _) => self.refused_with(code, out),
+            (frame, Some(Due::Ask(_))) => {
+                if let Some(Due::Ask(ask)) = self.due.pop_front() {
+                    let mut bytes = Vec::new();
+                    frame.encode(&mut bytes);
+                    self.notices.push(Notice::Answered(ask, bytes.into()));
+                }
+            }
+            (Frame::Bye { .. }, _) => {}
+            (frame, due) => {
+                let due = format!("{due:?}");
+                out.model.fail("answers come in the order of the frames", || {
+                    format!("{}: {} while {due} was due", self.name, frame.name())
+                });
+            }
+        }
+    }
+
+    fn pushed(&mut self, envelope: &[u8], out: &mut Outside) {
+        let Ok(envelope) = Envelope::decode(envelope) else {
+            return out.model.fail("what is sent decodes", || self.name.clone());
+        };
+        let (group, seq, id) = (envelope.group, envelope.seq, envelope.content_hash());
+        if id != envelope.hash {
+            out.model.fail("what is pushed verifies", || {
+                format!("{}: {group:?} {seq}", self.name)
+            });
+        }
+        out.model.number(envelopes(group), seq, id);
+        let reconciling = self
+            .due
+            .iter()
+            .any(|due| matches!(due, Due::Recon(g) if *g == group));
+        let Some(held) = self.held.get_mut(&group) else {
+            return out
+                .model
+                .fail("only what was asked for is pushed", || self.name.clone());
+        };
+        match &mut held.subscription {
+            Some(subscription) if reconciling => subscription.pushed_meanwhile(seq),
+            Some(subscription) => subscription.pushed(seq, &self.sent_here, &mut out.model),
+            None if reconciling => {}
+            None => out
+                .model
+                .fail("only what was asked for is pushed", || self.name.clone()),
+        }
+        held.insert(seq, id);
+    }
+
+    fn shaken(&mut self, group: GroupId, seq: u64, message: &[u8], out: &mut Outside) {
+        let id = Hash::of(&[&group.0, message]);
+        out.model.number(handshakes(group), seq, id);
+        if matches!(self.due.front(), Some(Due::Handshake(g, due)) if *g == group && *due == id) {
+            self.due.pop_front();
+            self.unacked.remove(&id);
+            return out.model.acknowledged(handshakes(group), seq, id);
+        }
+        match self.held.get_mut(&group).and_then(|h| h.subscription.as_mut()) {
+            Some(subscription) => subscription.handshake(seq, id, &self.sent_here, &mut out.model),
+            None => out
+                .model
+                .fail("only what was asked for is delivered", || self.name.clone()),
+        }
+    }
+
+    fn sub_acked(&mut self, group: GroupId, head: u64, out: &mut Outside) {
+        let Some(held) = self.held.get_mut(&group) else {
+            return;
+        };
+        match (self.due.front(), &mut held.subscription) {
+            (_, Some(subscription)) if head == 0 => {
+                out.coverage.add("notices", 1);
+                subscription.notice();
+            }
+            (Some(Due::Sub { group: g, from }), subscription) if *g == group => {
+                // What a subscription owed is owed no more, but what it left out stays out.
+                held.behind |= subscription.as_ref().is_some_and(|s| s.behind);
+                *subscription = Some(Subscription::new(group, *from, head, &mut out.model));
+                self.due.pop_front();
+            }
+            (due, _) => {
+                let due = format!("{due:?}");
+                out.model.fail("answers come in the order of the frames", || {
+                    format!("{}: SUB_ACK {head} while {due} was due", self.name)
+                });
+            }
+        }
+    }
+
+    fn reconciling(&mut self, group: GroupId, payload: &[u8], out: &mut Outside) {
+        let Some(held) = self.held.get_mut(&group) else {
+            return;
+        };
+        let Some((mut reconciler, owed)) = held.recon.take() else {
+            return;
+        };
+        let Ok(ranges) = recon::decode(payload) else {
+            return out.model.fail("what is sent decodes", || self.name.clone());
+        };
+        let mut next = reconciler.answered(&held.items, ranges);
+        if let Next::Offer(ids) = &next {
+            // Whatever a client holds was acknowledged, so the relay lacks only what it was told to drop. What came
+            // since the question was asked it would be told again, and say so.
+            let lacking: Vec<Hash> = ids
+                .iter()
+                .filter(|id| !held.fresh.contains(*id))
+                .copied()
+                .collect();
+            out.model.missing(group, &lacking);
+            held.let_go(&lacking);
+            next = reconciler.offered(&held.items);
+        }
+        match next {
+            Next::Round(payload) => {
+                held.recon = Some((reconciler, owed));
+                held.fresh.clear();
+                let frame = Frame::Recon {
+                    group,
+                    payload: &payload,
+                };
+                self.say(&frame, Some(Due::Recon(group)), out);
+            }
+            Next::Done => {
+                out.model.reconciled(group, &owed, &held.envelopes);
+                held.behind = false;
+                held.whole = true;
+                if let Some(subscription) = &mut held.subscription {
+                    subscription.behind = false;
+                }
+            }
+            Next::Offer(_) | Next::GiveUp => out
+                .model
+                .fail("reconciliation ends", || format!("{}: {group:?}", self.name)),
+        }
+    }
+
+    fn refused_with(&mut self, code: Code, out: &mut Outside) {
+        if code == Code::Failover {
+            out.coverage.add("failovers", 1);
+            return; // the connection ends
+        }
+        // A replay that could not be read: its subscription lives on (02 §8).
+        if let Some(Due::Replayed(group)) = self.due.front() {
+            if let Some(subscription) = self.held.get_mut(group).and_then(|h| h.subscription.as_mut()) {
+                out.coverage.add("replays cut short", 1);
+                subscription.notice();
+                subscription.handshakes_cut = true;
+            }
+            return;
+        }
+        let pause = match code.class() {
+            Class::Quota | Class::Limit => 20_000_000,
+            _ => out.dice.skewed(10_000, 2_000_000),
+        };
+        let not_before_us = out.now_us() + pause;
+        match self.due.pop_front() {
+            Some(Due::Send(_, id) | Due::Handshake(_, id)) => {
+                // This connection's own write came to nothing, so its next one may be somebody else's.
+                if let Some(write) = self.unacked.get_mut(&id) {
+                    write.under_way = write.under_way.saturating_sub(1);
+                    write.not_before_us = not_before_us;
+                }
+                if !matches!(code.class(), Class::Retry | Class::Quota) {
+                    out.model.fail("a SEND that may be is taken", || {
+                        format!("{}: {code:?}", self.name)
+                    });
+                }
+            }
+            Some(Due::Connect | Due::Auth) => self.refused = Some(code),
+            Some(Due::Sub { group, .. }) => {
+                // Nothing was begun: what follows it is answered all the same.
+                if let Some(held) = self.held.get_mut(&group) {
+                    held.behind = true;
+                }
+            }
+            Some(Due::Recon(group)) => {
+                if let Some(held) = self.held.get_mut(&group) {
+                    held.recon = None;
+                    held.behind = true;
+                }
+            }
+            Some(Due::Ask(ask)) => self.notices.push(Notice::Refused(ask, code)),
+            Some(Due::Replayed(_)) | None => {} // the deadlines' last word, or a beat's
+        }
+    }
+}
