@@ -114,6 +114,8 @@ async fn what_can_not_be_cut_off_yet_is_cut_off_later() {
 async fn the_limit_on_file_sizes_is_no_signal_and_heals() {
     let mut relay = Relay::start(&OPEN_BUDGETS);
     let mut ledger = Ledger::open(&relay).await;
+    // So that there is a segment to write to.
+    assert_eq!(ledger.send(&relay, 100).await, Fate::Acknowledged);
     let pid = Pid::from_child(&relay.child);
     let limit = |current| {
         let limit = Rlimit {

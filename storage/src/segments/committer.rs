@@ -106,6 +106,10 @@ impl Committer {
     fn write(&mut self, batches: &[AppendBatch]) -> Result<(), StoreError> {
         let core = self.core.clone();
         let bytes = COMMIT_OVERHEAD + batches.iter().map(batch_bytes).sum::<usize>();
+        // Known without an attempt to write, and so is when it ends.
+        if !core.has_room() {
+            return Err(StoreError::NotCommitted);
+        }
         if let Err(error) = self.make_room(bytes as u64) {
             core.note_refusal(&error);
             return Err(StoreError::NotCommitted);
@@ -155,7 +159,6 @@ impl Committer {
     /// Sees to it that there is a segment with room for so many bytes.
     fn make_room(&mut self, bytes: u64) -> io::Result<()> {
         let core = self.core.clone();
-        core.check_room()?;
         let fits = |open: &Open| open.of.length + bytes <= open.room && open.entries < ENTRIES_MAX;
         if !self.open.as_ref().is_some_and(fits) {
             self.wait_for_keeper()?;
