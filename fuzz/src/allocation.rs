@@ -9,6 +9,8 @@ thread_local! {
     /// Bytes this thread asked for and has not given back; below zero when it frees what others made.
     static LIVE: Cell<isize> = const { Cell::new(0) };
     static PEAK: Cell<isize> = const { Cell::new(0) };
+    /// See [`tightest`].
+    static TIGHTEST: Cell<(usize, usize)> = const { Cell::new((0, 1)) };
 }
 
 struct Counting;
@@ -65,9 +67,18 @@ pub fn peak<R>(run: impl FnOnce() -> R) -> (usize, R) {
 #[track_caller]
 pub fn within<R>(what: &str, most: usize, run: impl FnOnce() -> R) -> R {
     let (bytes, result) = peak(run);
+    let (used, bound) = TIGHTEST.get();
+    if bytes as u128 * bound as u128 > used as u128 * most as u128 {
+        TIGHTEST.set((bytes, most));
+    }
     assert!(
         bytes <= most,
         "{what} took {bytes} bytes of heap, its bound is {most}"
     );
     result
+}
+
+/// Of all that [`within`] ran on this thread, what came nearest to its bound: the bytes it took, and the bound.
+pub fn tightest() -> (usize, usize) {
+    TIGHTEST.get()
 }

@@ -18,7 +18,7 @@ pub mod random;
 pub mod reference;
 pub mod targets;
 
-/// The engine's tests and this crate share one world.
+// The engine's tests and this crate share one world.
 #[path = "../../engine/tests/world/mod.rs"]
 #[allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 mod world;

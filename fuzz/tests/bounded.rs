@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 
+use drover_fuzz::allocation;
 use drover_fuzz::mutate::mutate;
 use drover_fuzz::random::Rng;
 use drover_fuzz::targets::{self, Target};
@@ -69,6 +70,8 @@ fn bounded(name: &str) {
         run(target, &format!("round {round}"), &input);
         last = input;
     }
+    let (bytes, bound) = allocation::tightest();
+    println!("heap: {name}: {rounds} rounds, nearest to its bound {bytes} of {bound} bytes");
 }
 
 macro_rules! tests {

@@ -39,7 +39,7 @@ fn every_saboteur_is_found() {
             .failed
             .unwrap_or_else(|| panic!("{name} was not found in {SEEDS_MAX} seeds"));
         println!(
-            "{name}: found after {} seeds, by {seed}: {}",
+            "saboteur: {name}: found after {} seeds, by {seed}: {}",
             totals.seeds, violation.rule
         );
     }

@@ -16,8 +16,8 @@
 //! is a torn tail exactly if no whole group follows it and the number of the last group before it is not below
 //! [`super::synced`]'s; then it was never acknowledged, and is cut off here (fjall can't always). Everything else is
 //! damage: nothing is changed and the store does not open. A whole group that was not acknowledged is written again in
-//! its place and synced: it may be there only because its sync failed, and then it is on no disk. Afterwards, the number of the last group in the open
-//! database must not be below `SYNCED` either, which finds missing and shortened journals.
+//! its place and synced: it may be there only because its sync failed, and then it is on no disk. Afterwards, the number
+//! of the last group in the open database must not be below `SYNCED` either, which finds missing and shortened journals.
 //!
 //! One case stays undecided and is refused: a first batch of a fresh journal of which not even the beginning reached
 //! the disk but a later part did.
@@ -131,7 +131,7 @@ fn journals(db: &Path) -> Result<Vec<(u64, PathBuf)>, OpenError> {
     }
     if journals.is_empty() {
         // fjall would begin a new one.
-        return Err(damaged(db.to_owned(), "its journals (*.jnl) are gone"));
+        return Err(damaged(db.to_owned(), "its journals (*.jnl) are missing"));
     }
     journals.sort();
     Ok(journals)
