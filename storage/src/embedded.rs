@@ -12,6 +12,7 @@
 //! | `guard` | what fjall deletes while it opens comes back if the opening fails |
 //! | `mend` | what it does after a write failed |
 //! | `readers` | the two threads that read there |
+//! | `snapshot` | a copy of both, made while they are in use |
 
 mod audit;
 mod committer;
@@ -21,6 +22,7 @@ mod guard;
 mod mend;
 mod migrate;
 mod readers;
+mod snapshot;
 mod synced;
 mod tables;
 #[cfg(test)]
@@ -209,7 +211,8 @@ impl Embedded {
             let own = RealmId(segments::PARTITION.into());
             let copied = control.with_tables(|tables| match tables {
                 Some(tables) => {
-                    migrate::copy_records(tables, &new, Some(&own)).map_err(std::io::Error::other)
+                    migrate::copy_records(tables, &tables.db.snapshot(), &new, Some(&own))
+                        .map_err(std::io::Error::other)
                 }
                 None => Err(std::io::Error::other("the control store is closed")),
             });

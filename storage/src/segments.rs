@@ -18,6 +18,7 @@
 //! | `keeper` | sealing, and what else nobody waits for |
 //! | `compact` | getting the room of deleted records back |
 //! | `rewrite` | making segments of what others hold |
+//! | `snapshot` | a copy of it, made while it is in use |
 //! | `verify` | looking at every byte, and saving what is intact |
 //! | `import` | filling a log from another store |
 
@@ -33,6 +34,7 @@ mod list;
 mod ranges;
 mod recover;
 mod rewrite;
+mod snapshot;
 mod synced;
 #[cfg(test)]
 mod tests;

@@ -163,12 +163,17 @@ pub(super) fn to_2(folder: &Path, format: &Format) -> Result<(), OpenError> {
 /// What the old database holds beside the log. Copied whole each time: nothing changes it meanwhile.
 fn copy_control(old: &Old<'_>, folder: &Path) -> Result<(), OpenError> {
     let new = open_tables(folder)?;
-    copy_records(&old.tables, &new, None).map_err(|error| damaged(old.folder, &error))
+    let snapshot = old.tables.db.snapshot();
+    copy_records(&old.tables, &snapshot, &new, None).map_err(|error| damaged(old.folder, &error))
 }
 
-/// Copies control records and the directory, but for the records of one realm.
-pub(super) fn copy_records(from: &Tables, to: &Tables, but: Option<&RealmId>) -> Result<(), fjall::Error> {
-    let snapshot = from.db.snapshot();
+/// Copies control records and the directory as a snapshot has them, but for the records of one realm.
+pub(super) fn copy_records(
+    from: &Tables,
+    snapshot: &fjall::Snapshot,
+    to: &Tables,
+    but: Option<&RealmId>,
+) -> Result<(), fjall::Error> {
     let but = but.map(tables::realm_prefix);
     let kept = [tables::RECORD, tables::DIRECTORY];
     let mut items = kept

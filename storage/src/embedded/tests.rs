@@ -1,7 +1,7 @@
 //! Damage, refusals and failures, as far as they need to look inside.
 
 use super::*;
-use crate::contract::{realm, record, stream, wait};
+use crate::contract::{Subject, a_snapshot_is_one_moment, realm, record, stream, wait};
 use crate::control::Write;
 use crate::log::{Delete, StreamKind};
 use std::collections::BTreeMap;
@@ -435,4 +435,27 @@ fn a_reader_of_the_page_finds_what_was_written() {
     );
     let found = String::from_utf8(output.stdout).expect("text");
     assert_eq!(found.lines().collect::<Vec<_>>(), expected);
+}
+
+/// Segments are sealed and compacted all the time while the copies are made.
+#[test]
+fn a_copy_made_under_load_is_the_store_at_one_moment() {
+    struct Small(tempfile::TempDir);
+    impl Subject for Small {
+        type Store = Embedded;
+        fn open(&self) -> Embedded {
+            Embedded::open_with(self.0.path(), 0, 40_000).expect("opens")
+        }
+    }
+    let folder = || tempfile::tempdir().expect("temporary folder");
+    let copies = folder();
+    let count = std::cell::Cell::new(0);
+    a_snapshot_is_one_moment(&Small(folder()), |store| {
+        count.set(count.get() + 1);
+        let to = copies.path().join(count.get().to_string());
+        let findings = store.snapshot(&to).expect("copies");
+        assert!(findings.damage.is_empty() && findings.segments > 1, "{findings:?}");
+        assert!(store.snapshot(&to).is_err(), "never over a store");
+        Embedded::open_with(&to, 0, 40_000).expect("opens")
+    });
 }

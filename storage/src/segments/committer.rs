@@ -121,7 +121,7 @@ impl Committer {
         // A number is used once, even by a commit that fails.
         let lsn = core.next_lsn();
         let batches: Vec<&AppendBatch> = batches.iter().collect();
-        let contents = self.encoder.encode(&batches, Vec::new(), open.of.salt, lsn, at);
+        let mut contents = self.encoder.encode(&batches, Vec::new(), open.of.salt, lsn, at);
         let length = at + self.encoder.bytes.len() as u64;
         if let Err(error) = open.file.write_at(&self.encoder.bytes, at) {
             // Its end was never written, so what came of it is no commit, to whoever looks; the next one is written over it.
@@ -137,16 +137,17 @@ impl Committer {
         open.of.length = length;
         open.entries += contents.entries.len();
         core.view.write().add(number, length, &contents);
-        if self.encoder.bytes.capacity() > 2 * COMMIT_BYTES_MAX {
-            self.encoder = Encoder::default();
-        }
         if let Err(error) = core.synced.advance(self.writer, lsn) {
             tracing::error!(%error, "writing SYNCED failed; the log takes nothing more until restarted");
             self.poison();
             return Err(StoreError::Unknown);
         }
         if !contents.deletes.is_empty() {
-            core.keeper.was_deleted(contents.deletes);
+            core.keeper.was_deleted(std::mem::take(&mut contents.deletes));
+        }
+        match self.encoder.bytes.capacity() > 2 * COMMIT_BYTES_MAX {
+            true => self.encoder = Encoder::default(),
+            false => self.encoder.recycle(contents),
         }
         Ok(())
     }
@@ -175,7 +176,7 @@ impl Committer {
                 of: new.of,
                 writer: self.writer,
                 file: new.file.clone(),
-                held: Arc::default(),
+                held: Arc::new(core.keeper.take_held()),
             });
             if let Some(old) = self.open.replace(new) {
                 core.keeper.want(Chore::Seal(old.of.number));

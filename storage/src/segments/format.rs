@@ -208,6 +208,8 @@ pub(super) struct Encoder {
     pub(super) bytes: Vec<u8>,
     /// Where the last record's id lay in it: that of the next one most probably lies there too.
     id_at: usize,
+    /// Memory of an earlier commit's contents.
+    spare: Contents,
 }
 
 impl Encoder {
@@ -222,11 +224,9 @@ impl Encoder {
         lsn: u64,
         at: u64,
     ) -> Contents {
-        let mut contents = Contents {
-            lsn,
-            deletes,
-            ..Contents::default()
-        };
+        let mut contents = std::mem::take(&mut self.spare);
+        contents.lsn = lsn;
+        contents.deletes = deletes;
         let out = &mut self.bytes;
         out.clear();
         out.resize(COMMIT_HEAD, 0);
@@ -328,6 +328,15 @@ impl Encoder {
             entry.offset += base;
         }
         contents
+    }
+
+    /// Takes contents back that are not needed any more, for their memory.
+    pub(super) fn recycle(&mut self, mut contents: Contents) {
+        contents.entries.clear();
+        contents.runs.clear();
+        contents.usage.clear();
+        contents.deletes = Vec::new();
+        self.spare = contents;
     }
 }
 

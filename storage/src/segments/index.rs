@@ -25,7 +25,9 @@ const BLOCK_RANGES: usize = 128;
 const RANGE_BYTES: usize = 16;
 const CRC_BYTES: usize = 4;
 /// An index is made durable in pieces of this size.
-const SYNC_BYTES: usize = 2 << 20;
+const SYNC_BYTES: usize = 1 << 20;
+/// After so many bytes that were made, others go first.
+const STEP_BYTES: usize = 256 << 10;
 const PAGE: usize = 4096;
 const ROW_BYTES: usize = 64;
 const PAGE_ROWS: usize = 63;
@@ -59,6 +61,23 @@ impl Held {
             self.deletes.entry(*stream).or_default().add_all(ranges);
         }
         self.last_lsn = self.last_lsn.max(contents.lsn);
+    }
+
+    /// Empty, with the room kept that its streams needed: the next segment most probably holds as much of the same ones.
+    /// Without it, every segment would grow its lists again in memory that was never touched, all of them at once, and a
+    /// commit would wait for that.
+    pub(super) fn emptied(mut self) -> Self {
+        self.streams.retain(|_, entries| {
+            let is_in_use = !entries.is_empty();
+            entries.clear();
+            is_in_use
+        });
+        self.deletes.clear();
+        Self {
+            streams: self.streams,
+            deletes: self.deletes,
+            ..Self::default()
+        }
     }
 }
 
@@ -146,9 +165,24 @@ fn sorted<T>(streams: &HashMap<StreamId, T>) -> Vec<(&StreamId, &T)> {
 
 /// The whole file for what a segment holds.
 pub(super) fn encode(held: &Held, of: &Of) -> Vec<u8> {
-    let mut out = vec![0; HEAD];
+    let mut out = Vec::new();
+    encode_into(&mut out, held, of, &mut || {});
+    out
+}
+
+/// The same in memory that is there already; `rest_a_while` is called every now and then, to let others
+/// go first.
+pub(super) fn encode_into(out: &mut Vec<u8>, held: &Held, of: &Of, rest_a_while: &mut dyn FnMut()) {
+    out.clear();
+    out.reserve(held.entries * (ENTRY_BYTES + 1) + held.streams.len() * (ROW_BYTES + CRC_BYTES) + HEAD + PAGE);
+    out.resize(HEAD, 0);
+    let mut rested_at = 0;
     let mut rows = Vec::with_capacity(held.streams.len() + held.deletes.len());
     for (stream, entries) in sorted(&held.streams) {
+        if out.len() - rested_at >= STEP_BYTES {
+            rested_at = out.len();
+            rest_a_while();
+        }
         // What is too far apart for four bytes gets rows of its own.
         let mut rest = &entries[..];
         while let Some(first) = rest.first() {
@@ -206,7 +240,7 @@ pub(super) fn encode(held: &Held, of: &Of) -> Vec<u8> {
     for page in rows.chunks(PAGE_ROWS) {
         fences.extend_from_slice(&fence(&page[0].stream.group).to_le_bytes());
         let begin = out.len();
-        page.iter().for_each(|row| row.encode(&mut out));
+        page.iter().for_each(|row| row.encode(out));
         out.resize(begin + PAGE - 8, 0);
         out.extend_from_slice(&(page.len() as u32).to_le_bytes());
         let crc = crc32c::crc32c(&out[begin..]);
@@ -238,7 +272,6 @@ pub(super) fn encode(held: &Held, of: &Of) -> Vec<u8> {
     head.extend_from_slice(&crc.to_le_bytes());
     out[..HEAD].copy_from_slice(&head);
     out.extend_from_slice(&fences);
-    out
 }
 
 /// What is kept of an index in memory.
@@ -435,12 +468,23 @@ pub(super) fn read_failed(error: io::Error) -> StoreError {
 
 /// Puts an index file in place: after a crash there is the whole of it or none.
 pub(super) fn write(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write_paced(disk, path, bytes, &mut || {})
+}
+
+/// The same; `rest` is called after each piece, to let others go first.
+pub(super) fn write_paced(
+    disk: &dyn Disk,
+    path: &Path,
+    bytes: &[u8],
+    rest: &mut dyn FnMut(),
+) -> io::Result<()> {
     let new = path.with_extension("idx.new");
     let file = disk.create(&new, bytes.len() as u64)?;
     // In pieces, so that the sync of a commit does not wait for all of it.
     for (n, piece) in bytes.chunks(SYNC_BYTES).enumerate() {
         file.write_at(piece, (n * SYNC_BYTES) as u64)?;
         file.sync()?;
+        rest();
     }
     disk.rename(&new, path)?;
     match path.parent() {

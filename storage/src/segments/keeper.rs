@@ -14,11 +14,19 @@ use crate::log::StreamId;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// As of `nice`: at ten, a busy thread of the usual priority gets nine times as much.
 #[cfg(target_os = "linux")]
 const NICENESS: i32 = 10;
+
+/// Of the memory indexes are made in, what is kept.
+const INDEX_BYTES_KEPT: usize = 32 << 20;
+/// With more segments that wait for their index, no pauses are made.
+const HOT_IN_PACE: usize = 2;
+/// The longest pause. What took longer was waiting itself.
+const REST_MAX: Duration = Duration::from_millis(5);
 
 /// Something to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +52,10 @@ pub(super) struct Keeper {
     sealed: (Mutex<()>, Condvar),
     /// What was deleted and not counted yet.
     deleted: Mutex<Vec<(StreamId, Ranges)>>,
+    /// Lists of sealed segments, emptied, for the segments to come.
+    held: Mutex<Vec<Held>>,
+    /// In which indexes are made.
+    index: Mutex<Vec<u8>>,
 }
 
 impl Keeper {
@@ -57,6 +69,8 @@ impl Keeper {
             seal_failed: AtomicBool::new(false),
             sealed: Default::default(),
             deleted: Mutex::default(),
+            held: Mutex::default(),
+            index: Mutex::default(),
         }
     }
 
@@ -97,6 +111,23 @@ impl Keeper {
     pub(super) fn retry_spares(&self) {
         let flags = self.spare_wanted.iter();
         flags.for_each(|flag| flag.store(false, Ordering::Relaxed));
+    }
+
+    /// An empty list for a new segment.
+    pub(super) fn take_held(&self) -> Held {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.pop().unwrap_or_default()
+    }
+
+    /// Takes the list of a sealed segment back, unless somebody still reads it.
+    fn give_held(&self, held: Arc<Held>) {
+        let Ok(held) = Arc::try_unwrap(held) else { return };
+        let emptied = held.emptied();
+        let mut kept = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        // One for each writer: more are never open.
+        if kept.len() < self.spare_wanted.len() {
+            kept.push(emptied);
+        }
     }
 
     /// The segment that was made for a writer.
@@ -252,7 +283,15 @@ fn seal(core: &Arc<Core>, number: u64) -> Result<(), StoreError> {
         .and_then(|()| file.sync())
         .map_err(io)?;
     let path = core.files.index_path(number);
-    index::write(&*core.files.disk, &path, &index::encode(&held, &of)).map_err(io)?;
+    {
+        let mut pace = Pace::new(core);
+        let mut bytes = core.keeper.index.lock().unwrap_or_else(PoisonError::into_inner);
+        index::encode_into(&mut bytes, &held, &of, &mut || pace.rest());
+        index::write_paced(&*core.files.disk, &path, &bytes, &mut || pace.rest()).map_err(io)?;
+        if bytes.capacity() > INDEX_BYTES_KEPT {
+            *bytes = Vec::new();
+        }
+    }
     let index = core.files.disk.open(&path).map_err(io)?;
     let summary = Summary::read(&*index, &of)
         .map_err(io)?
@@ -289,7 +328,34 @@ fn seal(core: &Arc<Core>, number: u64) -> Result<(), StoreError> {
             view.usage.remove(&realm);
         }
     }
+    drop(view);
+    core.keeper.give_held(held);
     Ok(())
+}
+
+/// Makes pauses in what nobody waits for: on a machine whose cores are all busy, a thread keeps its core for some
+/// milliseconds, and whoever needs it waits.
+struct Pace<'a> {
+    core: &'a Core,
+    since: Instant,
+}
+
+impl<'a> Pace<'a> {
+    fn new(core: &'a Core) -> Self {
+        Self {
+            core,
+            since: Instant::now(),
+        }
+    }
+
+    /// A pause as long as the work since the last one, unless segments come faster than they are sealed.
+    fn rest(&mut self) {
+        let is_behind = self.core.view.read().hot.len() > HOT_IN_PACE + self.core.writers.len();
+        if !is_behind && !self.core.closed() {
+            thread::sleep(self.since.elapsed().min(REST_MAX));
+        }
+        self.since = Instant::now();
+    }
 }
 
 /// Bytes of its records that were deleted while it was hot.

@@ -134,6 +134,7 @@ impl<'a> Rewriter<'a> {
         part.file.write_at(&self.encoder.bytes, at)?;
         part.of.length += self.encoder.bytes.len() as u64;
         part.held.add(&contents);
+        self.encoder.recycle(contents);
         Ok(())
     }
 
