@@ -12,6 +12,10 @@ use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
+
+/// How long the relay may copy its store: some 100 MB a second, and it is in no hurry.
+const SNAPSHOT_PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
 /// Why the program ends without having done what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -111,6 +115,11 @@ enum Command {
     Status,
     /// Look at every byte of a stopped store's log: exit code 0 if it is intact, 78 if not
     Verify,
+    /// Copy the store as it is at this moment, of a running relay or a stopped one, into a new folder (blobs excepted)
+    Snapshot {
+        /// The copy's folder, which is made; on the relay's machine
+        folder: PathBuf,
+    },
     /// Save what is intact of a stopped store into a new one
     Repair {
         /// The new store's folder, which is made
@@ -210,6 +219,7 @@ fn run(args: &[OsString], environment: &Environment, out: &mut dyn Write) -> Res
         Command::Healthcheck => healthcheck(&config),
         Command::Status => status(&config, out),
         Command::Verify => store_check::verify(&config, out),
+        Command::Snapshot { folder } => snapshot(&config, &folder, out),
         Command::Repair { folder } => store_check::repair(&config, &folder, out),
     }
 }
@@ -288,13 +298,23 @@ fn ask_as_operator(
     path: &str,
     body: &str,
 ) -> Result<private_client::Answer, Failure> {
+    ask_patiently_as_operator(config, method, path, body, private_client::STEP)
+}
+
+fn ask_patiently_as_operator(
+    config: &Config,
+    method: &str,
+    path: &str,
+    body: &str,
+    patience: Duration,
+) -> Result<private_client::Answer, Failure> {
     let key = operator_key::read(&config.data_dir());
     let key = key.map_err(|error| {
         Failure::unavailable(format!(
             "a relay has the store, and its key can't be read: {error}"
         ))
     })?;
-    ask(config, method, path, Some(&key), body)
+    ask_patiently(config, method, path, Some(&key), body, patience)
 }
 
 fn mint_running(config: &Config, name: &str) -> Result<Option<workspace::Banner>, Failure> {
@@ -347,6 +367,30 @@ fn see_running(config: &Config, question: &Question) -> Result<Option<serde_json
     }
 }
 
+/// Copies the store, by the relay that has it or on our own.
+fn snapshot(config: &Config, folder: &Path, out: &mut dyn Write) -> Result<(), Failure> {
+    if !config.store_dir().exists() {
+        return Err(Failure::config("there is no store yet: no relay ever ran here"));
+    }
+    // The relay's working directory is another one.
+    let folder = std::path::absolute(folder).map_err(|error| Failure::usage(format!("{folder:?}: {error}")))?;
+    let copied = match serve::open_embedded(config)? {
+        Err(OpenError::Locked(_)) => {
+            let body = serde_json::json!({ "folder": folder }).to_string();
+            let answer = ask_patiently_as_operator(config, "POST", "/snapshot", &body, SNAPSHOT_PATIENCE)?;
+            match (answer.status, serde_json::from_str(&answer.body)) {
+                (201, Ok(copied)) => copied,
+                _ => return Err(unexpected(&answer)),
+            }
+        }
+        opened => {
+            let store = opened.map_err(serve::store_failure)?;
+            store_check::snapshot(&store, &folder).map_err(serve::store_failure)?
+        }
+    };
+    store_check::tell_snapshot(&copied, &folder, out)
+}
+
 fn healthcheck(config: &Config) -> Result<(), Failure> {
     match ask(config, "GET", "/healthz", None, "") {
         Ok(answer) if answer.status == 200 => Ok(()),
@@ -377,8 +421,19 @@ fn ask(
     bearer: Option<&str>,
     body: &str,
 ) -> Result<private_client::Answer, Failure> {
+    ask_patiently(config, method, path, bearer, body, private_client::STEP)
+}
+
+fn ask_patiently(
+    config: &Config,
+    method: &str,
+    path: &str,
+    bearer: Option<&str>,
+    body: &str,
+    patience: Duration,
+) -> Result<private_client::Answer, Failure> {
     let listener = config.address(Key::ObservabilityListen);
-    let answer = private_client::ask(listener, method, path, bearer, body);
+    let answer = private_client::ask(listener, method, path, bearer, body, patience);
     answer.map_err(|error| {
         Failure::unavailable(format!(
             "no answer from the private listener at {listener}: {error}"

@@ -47,6 +47,7 @@ const GIGABYTE: u64 = 1_000_000_000;
 pub(crate) fn serve(config: Config, out: &mut dyn Write) -> Result<(), Failure> {
     logging::install(&config);
     limits::raise_open_files(config.limit(Key::MaxConnections))?;
+    limits::avoid_huge_pages();
     let runtime = runtime()?;
     let served = runtime.block_on(async {
         let mut signals = Signals::new()?;

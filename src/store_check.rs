@@ -1,9 +1,11 @@
-//! `drover verify` and `drover repair`: looking at every byte of a stopped store's log, and saving what is intact.
+//! `drover verify`, `drover repair` and `drover snapshot`: looking at every byte of a stopped store's log, saving what is
+//! intact, and copying a store that may be in use.
 
 use crate::cli::Failure;
 use crate::config::Config;
 use crate::serve::store_failure;
-use drover_storage::embedded::Embedded;
+use drover_storage::embedded::{Embedded, OpenError};
+use serde_json::{Value, json};
 use std::io::Write;
 use std::path::Path;
 
@@ -56,4 +58,41 @@ pub(crate) fn repair(config: &Config, to: &Path, out: &mut dyn Write) -> Result<
     )
     .and_then(|()| out.flush());
     Ok(())
+}
+
+/// Copies a store as it is at this moment.
+///
+/// # Errors
+/// As [`Embedded::snapshot`].
+pub(crate) fn snapshot(store: &Embedded, to: &Path) -> Result<Value, OpenError> {
+    let copied = store.snapshot(to)?;
+    Ok(json!({
+        "segments": copied.segments,
+        "records": copied.records,
+        "bytes": copied.bytes,
+        "damaged": copied.damage.len(),
+    }))
+}
+
+/// Prints what was copied.
+///
+/// # Errors
+/// 78 if reading the copy found damage: then the store itself is damaged.
+pub(crate) fn tell_snapshot(copied: &Value, to: &Path, out: &mut dyn Write) -> Result<(), Failure> {
+    let number = |name: &str| copied.get(name).and_then(Value::as_u64).unwrap_or_default();
+    let _ = writeln!(
+        out,
+        "copied {} segments, {} records, {} bytes into {}",
+        number("segments"),
+        number("records"),
+        number("bytes"),
+        to.display()
+    )
+    .and_then(|()| out.flush());
+    match number("damaged") {
+        0 => Ok(()),
+        n => Err(Failure::config(format!(
+            "the copy is damaged in {n} places, as the store is: stop the relay and run `drover verify`"
+        ))),
+    }
 }

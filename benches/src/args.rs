@@ -21,6 +21,8 @@ pub enum Scenario {
     Idle,
     /// Idle, over TLS alone (spawned relays).
     IdleTls,
+    /// The same with groups that are not in the relay's memory: it is killed before each run (spawned relays).
+    ReconCold,
     /// Opening and authenticating connections.
     Open,
     /// A well-behaved client beside hostile ones, attack by attack (spawned relays; not part of `all`).
@@ -31,6 +33,8 @@ pub enum Scenario {
     Join,
     /// DROP of a long log, and what another group's SENDs notice of it.
     Drop,
+    /// SENDs while segments of the log are rewritten that are half dead, against those before it (spawned relays).
+    Compact,
     /// Calls: MEDIA frames at their recipients.
     Media,
     /// Media, over TLS (spawned relays; elsewhere the URL says).
@@ -64,6 +68,8 @@ impl Scenario {
             .flat_map(|part| part.parts(spawned))
             .collect(),
             Scenario::Media if spawned => vec![Scenario::Media, Scenario::MediaTls],
+            Scenario::Recon if spawned => vec![Scenario::Recon, Scenario::ReconCold],
+            Scenario::Drop if spawned => vec![Scenario::Drop, Scenario::Compact],
             Scenario::Idle if spawned => vec![Scenario::Idle, Scenario::IdleTls],
             one => vec![one],
         }

@@ -45,7 +45,7 @@ const fn target(row: &'static str, figure: &'static str, bound: Bound, what: &'s
     }
 }
 
-const TARGETS: [Target; 20] = [
+const TARGETS: [Target; 22] = [
     target(
         "ingest",
         "cpu_ms_per_1000",
@@ -103,6 +103,18 @@ const TARGETS: [Target; 20] = [
     ),
     target("media", "p99_ms", Bound::AtMost(2.0), "p99 ms of MEDIA"),
     target("recon", "rounds_max", Bound::AtMost(3.0), "rounds of RECON"),
+    target(
+        "recon-cold",
+        "p50_ms",
+        Bound::AtMost(15.0),
+        "ms of RECON, group cold",
+    ),
+    target(
+        "compact",
+        "p99_times",
+        Bound::AtMost(2.0),
+        "p99 of SENDs during a compaction, by that before it",
+    ),
     target(
         "recon",
         "cpu_ms_each",

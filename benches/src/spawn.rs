@@ -2,10 +2,11 @@
 
 use crate::args::BenchArgs;
 use crate::error::{Doing, Error};
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
@@ -25,7 +26,9 @@ pub(crate) struct Relay {
     child: Child,
     /// Its program, with the environment it was started in.
     command: Command,
-    _dir: TempDir,
+    dir: TempDir,
+    /// Where it listens, as it was told.
+    address: String,
     /// Where its private listener is.
     private: String,
     /// Where it listens.
@@ -91,14 +94,15 @@ impl Relay {
             url: format!("{}://{address}/relay", if tls { "wss" } else { "ws" }),
             invite: String::new(),
             code: String::new(),
-            _dir: dir,
+            dir,
+            address,
         };
         let deadline = Instant::now() + START_TIMEOUT;
         relay
             .read_banner(&lines, deadline)
-            .and_then(|()| wait_for_listener(&address, deadline))
+            .and_then(|()| wait_for_listener(&relay.address, deadline))
             .map_err(|what| {
-                Error::Spawn(format!("{what}\n{}", log_tail(&relay._dir.path().join("stderr"))))
+                Error::Spawn(format!("{what}\n{}", log_tail(&relay.dir.path().join("stderr"))))
             })?;
         Ok(relay)
     }
@@ -114,6 +118,33 @@ impl Relay {
         let link = said.lines().find_map(|line| line.strip_prefix(LINK_PREFIX));
         link.map(|link| link.trim().to_owned())
             .ok_or_else(|| Error::Spawn(String::from_utf8_lossy(&minted.stderr).into_owned()))
+    }
+
+    /// Kills it and starts it again on the same data and addresses.
+    pub(crate) fn restart(&mut self) -> Result<(), Error> {
+        self.child.kill().doing("kill the relay")?;
+        self.child.wait().doing("wait for the relay")?;
+        let log = File::create(self.dir.path().join("stderr")).doing("make the relay's log")?;
+        let mut command = Command::new(self.command.get_program());
+        let environment = self.command.get_envs();
+        command
+            .arg("serve")
+            .envs(environment.filter_map(|(name, value)| Some((name, value?))))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        self.child = command.spawn().doing("spawn the relay")?;
+        wait_for_listener(&self.address, Instant::now() + START_TIMEOUT).map_err(|what| {
+            Error::Spawn(format!("{what}\n{}", log_tail(&self.dir.path().join("stderr"))))
+        })
+    }
+
+    /// The segments of its log.
+    pub(crate) fn segments(&self) -> Result<BTreeSet<PathBuf>, Error> {
+        let folder = self.dir.path().join("data/store/log");
+        let entries = fs::read_dir(folder).doing("list the relay's segments")?;
+        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        Ok(paths.filter(|path| path.extension().is_some_and(|e| e == "seg")).collect())
     }
 
     /// Its process id.

@@ -1,7 +1,8 @@
 //! What the embedded store costs: CPU of the whole process (user and system, all threads) and wall time.
 //!
 //! `cargo bench -p drover-storage --bench embedded [-- FOLDER]`; on the disk that counts, with the machine idle. With
-//! `-- FOLDER start` it measures instead how long a start takes after a kill with 8 GiB of log in 100 000 groups.
+//! `-- FOLDER start` it measures instead how long a start takes after a kill with 8 GiB of log in 100 000 groups, with
+//! `-- FOLDER shards` appends as shards make them.
 
 use bytes::Bytes;
 use drover_storage::contract::{realm, wait};
@@ -339,6 +340,71 @@ fn start(folder: &Path) {
     );
 }
 
+/// As shards do it: each thread hands over batches of streams of its own, and has so many of them under way.
+fn shards(folder: &Path, threads: u64, under_way: usize, batch_records: u64, length: Duration) {
+    let folder = tempfile::tempdir_in(folder).expect("a folder");
+    let store = Embedded::open(folder.path()).expect("opens");
+    let bytes = Random(88_172_645_463_325_252).bytes(300);
+    let (begun, cpu_begun) = (Instant::now(), cpu());
+    let mut waited: Vec<Duration> = std::thread::scope(|scope| {
+        let shards: Vec<_> = (0..threads)
+            .map(|thread| {
+                let (store, bytes) = (&store, &bytes);
+                scope.spawn(move || {
+                    let (tell, told) = mpsc::channel();
+                    let (mut seq, mut waited) = (0, Vec::new());
+                    let mut send = || {
+                        let (tell, at) = (tell.clone(), Instant::now());
+                        let appends = (0..batch_records).map(|n| {
+                            seq += u64::from(n % 8 == 0);
+                            let mut id = [0; 32];
+                            id[..8].copy_from_slice(&(seq * 8 + n % 8).to_le_bytes());
+                            Append {
+                                stream: stream(thread * 8 + n % 8),
+                                seq,
+                                id: Hash(id),
+                                bytes: bytes.clone(),
+                                budget_bytes: 300,
+                            }
+                        });
+                        let batch = AppendBatch {
+                            appends: appends.collect(),
+                            usage: vec![(realm(&format!("ws:{thread}")), seq)],
+                            ..AppendBatch::default()
+                        };
+                        let done = move |result: Result<(), _>| {
+                            result.expect("appends");
+                            let _ = tell.send(at.elapsed());
+                        };
+                        store.append(batch, Box::new(done));
+                    };
+                    (0..under_way).for_each(|_| send());
+                    while begun.elapsed() < length {
+                        waited.push(told.recv().expect("answered"));
+                        send();
+                    }
+                    (0..under_way).for_each(|_| waited.push(told.recv().expect("answered")));
+                    waited
+                })
+            })
+            .collect();
+        let ended = shards.into_iter();
+        ended.flat_map(|shard| shard.join().expect("no panic")).collect()
+    });
+    let (wall, used) = (begun.elapsed(), cpu() - cpu_begun);
+    waited.sort_unstable();
+    let ms = |part: f64| waited[(waited.len() as f64 * part) as usize].as_secs_f64() * 1e3;
+    let records = waited.len() as f64 * batch_records as f64;
+    println!(
+        "{threads} shards, {under_way} x {batch_records:>4} records of 300 B under way: {:>7.0} records/s, {:>6.2} ms CPU per 1000, a \
+         commit {:.3} ms (p50) {:.3} (p99)",
+        records / wall.as_secs_f64(),
+        used.as_secs_f64() * 1e6 / records,
+        ms(0.5),
+        ms(0.99),
+    );
+}
+
 fn main() {
     let mut arguments = std::env::args().skip(1).filter(|a| !a.starts_with("--"));
     let folder = arguments.next().unwrap_or_else(|| ".".into());
@@ -346,6 +412,16 @@ fn main() {
     match arguments.next().as_deref() {
         Some("fill") => return fill_until_killed(folder),
         Some("start") => return start(folder),
+        Some("shards") => {
+            let second = Duration::from_secs(1);
+            for _ in 0..3 {
+                shards(folder, 1, 1, 1, 2 * second);
+                shards(folder, 2, 1, 1, 2 * second);
+                shards(folder, 2, 1, 64, 2 * second);
+                shards(folder, 2, 2, 1024, 3 * second);
+            }
+            return;
+        }
         _ => {}
     }
     amplification(folder, 1000);

@@ -97,10 +97,12 @@ fn rows(args: &BenchArgs, scenario: Scenario) -> Result<Vec<Row>, Error> {
         Scenario::FanoutPaced => with_baselines(fanout::run(&paced)?, baseline::fanout, &paced),
         Scenario::Replay => with_baselines(replay::run(args)?, baseline::replay, args),
         Scenario::Recon => Ok(vec![recon::run(args)?]),
+        Scenario::ReconCold => Ok(vec![recon::cold(args)?]),
         Scenario::Open => Ok(vec![open::run(args)?]),
         Scenario::Access => Ok(vec![access::run(args)?]),
         Scenario::Join => join::run(args),
         Scenario::Drop => drop::run(args),
+        Scenario::Compact => Ok(vec![drop::compact(args)?]),
         Scenario::Idle => Ok(vec![idle::run(args, is_tls(args))?]),
         Scenario::IdleTls => Ok(vec![idle::run(args, true)?]),
         Scenario::Hostile => hostile::run(args),
@@ -175,9 +177,20 @@ impl Bench {
 
     /// Mints a further workspace on a relay that was spawned; its invite link.
     fn mint(&self) -> Result<String, Error> {
+        self.spawned()?.borrow_mut().mint()
+    }
+
+    /// Kills a relay that was spawned, and starts it again on what it left.
+    fn restart(&mut self) -> Result<(), Error> {
+        self.spawned()?.borrow_mut().restart()?;
+        let pid = self.spawned()?.borrow().pid();
+        self.server = Some(Process::new(pid)?);
+        Ok(())
+    }
+
+    fn spawned(&self) -> Result<&RefCell<Relay>, Error> {
         let relay = self.relay.as_ref();
-        let relay = relay.ok_or_else(|| Error::Usage("--spawn is needed".into()))?;
-        relay.borrow_mut().mint()
+        relay.ok_or_else(|| Error::Usage("--spawn is needed".into()))
     }
 }
 
