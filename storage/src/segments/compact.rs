@@ -132,12 +132,14 @@ pub(super) fn compact(core: &Arc<Core>, inputs: &[Arc<Sealed>]) -> Result<(), St
         || core.next_number.fetch_add(1, Ordering::Relaxed),
         || core.next_lsn(),
     );
+    let rest_after = |began| rest(core, began);
     let mut rewriter = Rewriter::new(
         &core.files,
         core.store,
         core.options.segment_bytes,
         &next_number,
         &next_lsn,
+        Some(&rest_after),
     );
     let mut outputs = Vec::new();
     let mut run = || -> Result<(), Stopped> {
@@ -248,10 +250,17 @@ fn keep_deletions(
 
 /// Lets others go first, and does what they are waiting for.
 fn pause(core: &Arc<Core>, began: Instant) -> Result<(), Stopped> {
-    keeper::urgent(core);
-    if core.chores_closed() {
-        return Err(Stopped::Closed);
+    rest(core, began);
+    match core.chores_closed() {
+        true => Err(Stopped::Closed),
+        false => Ok(()),
     }
-    thread::sleep((began.elapsed() * PAUSE_FACTOR).min(PAUSE_MAX));
-    Ok(())
+}
+
+fn rest(core: &Arc<Core>, began: Instant) {
+    let pause = (began.elapsed() * PAUSE_FACTOR).min(PAUSE_MAX);
+    keeper::urgent(core);
+    if !core.chores_closed() {
+        thread::sleep(pause);
+    }
 }

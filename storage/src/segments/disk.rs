@@ -8,6 +8,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// A file system.
 pub(crate) trait Disk: Send + Sync {
@@ -115,4 +116,22 @@ impl DiskFile for File {
         }
         self.set_len(bytes)
     }
+}
+
+/// Writes piece by piece, each of them made durable: the sync of a commit waits for what the disk is busy with. `rest` is
+/// called with the beginning of each.
+pub(super) fn write_paced(
+    file: &dyn DiskFile,
+    bytes: &[u8],
+    at: u64,
+    piece_bytes: usize,
+    rest: &dyn Fn(Instant),
+) -> io::Result<()> {
+    for (n, piece) in bytes.chunks(piece_bytes).enumerate() {
+        let began = Instant::now();
+        file.write_at(piece, at + (n * piece_bytes) as u64)?;
+        file.sync()?;
+        rest(began);
+    }
+    Ok(())
 }

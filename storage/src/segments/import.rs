@@ -71,7 +71,7 @@ pub(crate) fn import(
         cell.get()
     };
     let (next_number, next_lsn) = (|| next(&number), || next(&lsn));
-    let mut rewriter = Rewriter::new(&files, store, segment_bytes, &next_number, &next_lsn);
+    let mut rewriter = Rewriter::new(&files, store, segment_bytes, &next_number, &next_lsn, None);
     let keep = |finished: Option<Finished>, cursor: &[u8], mut change: Change| {
         if let Some(finished) = finished {
             change.set(finished.sealed.of.number, finished.state);

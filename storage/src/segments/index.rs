@@ -4,7 +4,7 @@
 //! Nothing of it stays in memory but eight bytes for every 63 rows: a lookup reads one page of rows, then the blocks of
 //! entries it wants. Each page and block has a checksum of its own, since each is trusted without the others.
 
-use super::disk::{Disk, DiskFile};
+use super::disk::{self, Disk, DiskFile};
 use super::format::{Contents, Entry, Rest, VERSION};
 use super::ranges::Ranges;
 use crate::StoreError;
@@ -13,6 +13,7 @@ use drover_wire::id::{GroupId, Hash};
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
+use std::time::Instant;
 
 const MAGIC: &[u8; 8] = b"DROVRIDX";
 /// Length of the header.
@@ -25,7 +26,7 @@ const BLOCK_RANGES: usize = 128;
 const RANGE_BYTES: usize = 16;
 const CRC_BYTES: usize = 4;
 /// An index is made durable in pieces of this size.
-const SYNC_BYTES: usize = 1 << 20;
+pub(super) const SYNC_BYTES: usize = 1 << 20;
 /// After so many bytes that were made, others go first.
 const STEP_BYTES: usize = 256 << 10;
 const PAGE: usize = 4096;
@@ -166,22 +167,23 @@ fn sorted<T>(streams: &HashMap<StreamId, T>) -> Vec<(&StreamId, &T)> {
 /// The whole file for what a segment holds.
 pub(super) fn encode(held: &Held, of: &Of) -> Vec<u8> {
     let mut out = Vec::new();
-    encode_into(&mut out, held, of, &mut || {});
+    encode_into(&mut out, held, of, &|_| {});
     out
 }
 
 /// The same in memory that is there already; `rest_a_while` is called every now and then, to let others
 /// go first.
-pub(super) fn encode_into(out: &mut Vec<u8>, held: &Held, of: &Of, rest_a_while: &mut dyn FnMut()) {
+pub(super) fn encode_into(out: &mut Vec<u8>, held: &Held, of: &Of, rest_a_while: &dyn Fn(Instant)) {
     out.clear();
     out.reserve(held.entries * (ENTRY_BYTES + 1) + held.streams.len() * (ROW_BYTES + CRC_BYTES) + HEAD + PAGE);
     out.resize(HEAD, 0);
-    let mut rested_at = 0;
+    let (mut rested_at, mut began) = (0, Instant::now());
     let mut rows = Vec::with_capacity(held.streams.len() + held.deletes.len());
     for (stream, entries) in sorted(&held.streams) {
         if out.len() - rested_at >= STEP_BYTES {
             rested_at = out.len();
-            rest_a_while();
+            rest_a_while(began);
+            began = Instant::now();
         }
         // What is too far apart for four bytes gets rows of its own.
         let mut rest = &entries[..];
@@ -468,24 +470,20 @@ pub(super) fn read_failed(error: io::Error) -> StoreError {
 
 /// Puts an index file in place: after a crash there is the whole of it or none.
 pub(super) fn write(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    write_paced(disk, path, bytes, &mut || {})
+    write_paced(disk, path, bytes, SYNC_BYTES, &|_| {})
 }
 
-/// The same; `rest` is called after each piece, to let others go first.
+/// The same, made durable in pieces; `rest` is called with the beginning of each, to let others go first.
 pub(super) fn write_paced(
     disk: &dyn Disk,
     path: &Path,
     bytes: &[u8],
-    rest: &mut dyn FnMut(),
+    piece_bytes: usize,
+    rest: &dyn Fn(Instant),
 ) -> io::Result<()> {
     let new = path.with_extension("idx.new");
     let file = disk.create(&new, bytes.len() as u64)?;
-    // In pieces, so that the sync of a commit does not wait for all of it.
-    for (n, piece) in bytes.chunks(SYNC_BYTES).enumerate() {
-        file.write_at(piece, (n * SYNC_BYTES) as u64)?;
-        file.sync()?;
-        rest();
-    }
+    disk::write_paced(&*file, bytes, 0, piece_bytes, rest)?;
     disk.rename(&new, path)?;
     match path.parent() {
         Some(folder) => disk.sync_folder(folder),

@@ -284,10 +284,10 @@ fn seal(core: &Arc<Core>, number: u64) -> Result<(), StoreError> {
         .map_err(io)?;
     let path = core.files.index_path(number);
     {
-        let mut pace = Pace::new(core);
+        let rest = |began| rest(core, began);
         let mut bytes = core.keeper.index.lock().unwrap_or_else(PoisonError::into_inner);
-        index::encode_into(&mut bytes, &held, &of, &mut || pace.rest());
-        index::write_paced(&*core.files.disk, &path, &bytes, &mut || pace.rest()).map_err(io)?;
+        index::encode_into(&mut bytes, &held, &of, &rest);
+        index::write_paced(&*core.files.disk, &path, &bytes, index::SYNC_BYTES, &rest).map_err(io)?;
         if bytes.capacity() > INDEX_BYTES_KEPT {
             *bytes = Vec::new();
         }
@@ -333,28 +333,12 @@ fn seal(core: &Arc<Core>, number: u64) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Makes pauses in what nobody waits for: on a machine whose cores are all busy, a thread keeps its core for some
-/// milliseconds, and whoever needs it waits.
-struct Pace<'a> {
-    core: &'a Core,
-    since: Instant,
-}
-
-impl<'a> Pace<'a> {
-    fn new(core: &'a Core) -> Self {
-        Self {
-            core,
-            since: Instant::now(),
-        }
-    }
-
-    /// A pause as long as the work since the last one, unless segments come faster than they are sealed.
-    fn rest(&mut self) {
-        let is_behind = self.core.view.read().hot.len() > HOT_IN_PACE + self.core.writers.len();
-        if !is_behind && !self.core.closed() {
-            thread::sleep(self.since.elapsed().min(REST_MAX));
-        }
-        self.since = Instant::now();
+/// A pause as long as what `began` then took, unless segments come faster than they are sealed: where all cores are busy, a
+/// thread that gives none keeps its core for some milliseconds, and whoever else needs it waits.
+fn rest(core: &Core, began: Instant) {
+    let is_behind = core.view.read().hot.len() > HOT_IN_PACE + core.writers.len();
+    if !is_behind && !core.closed() {
+        thread::sleep(began.elapsed().min(REST_MAX));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Writing segments that hold what others hold already: a migration, a compaction. They count once the list of segments
 //! names them, so until then nothing of them needs to be durable, and what a crash leaves of them is removed.
 
-use super::disk::DiskFile;
+use super::disk::{DiskFile, write_paced};
 use super::format::{Encoder, Kind, SEGMENT_HEAD, SegmentHead, batch_bytes};
 use super::index::{self, Held, Of, Summary};
 use super::list::{REWRITTEN, State};
@@ -10,9 +10,13 @@ use super::view::{Files, Sealed};
 use crate::log::{Append, AppendBatch, StreamId};
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Commits are as large as this: their size means nothing but how much is in memory.
 const COMMIT_BYTES: usize = 2 << 20;
+
+/// What is made durable at once where others must not wait long: they wait for the disk to be done with it.
+const PIECE_BYTES: usize = 256 << 10;
 
 /// Takes records in the order they shall lie in, and makes segments of them.
 pub(super) struct Rewriter<'a> {
@@ -27,6 +31,9 @@ pub(super) struct Rewriter<'a> {
     pending_deletes: Vec<(StreamId, Ranges)>,
     pending_bytes: usize,
     encoder: Encoder,
+    /// Called with the beginning of each piece that was made durable, to let others go first. Without it nothing is made
+    /// durable before a segment is complete.
+    rest: Option<&'a dyn Fn(Instant)>,
 }
 
 /// A segment in the making.
@@ -49,6 +56,7 @@ impl<'a> Rewriter<'a> {
         segment_bytes: u64,
         next_number: &'a dyn Fn() -> u64,
         next_lsn: &'a dyn Fn() -> u64,
+        rest: Option<&'a dyn Fn(Instant)>,
     ) -> Self {
         Self {
             files,
@@ -61,6 +69,7 @@ impl<'a> Rewriter<'a> {
             pending_deletes: Vec::new(),
             pending_bytes: 0,
             encoder: Encoder::default(),
+            rest,
         }
     }
 
@@ -92,7 +101,11 @@ impl<'a> Rewriter<'a> {
         part.file.set_length(part.of.length)?;
         part.file.sync()?;
         let path = self.files.index_path(part.of.number);
-        index::write(&*self.files.disk, &path, &index::encode(&part.held, &part.of))?;
+        let bytes = index::encode(&part.held, &part.of);
+        match self.rest {
+            Some(rest) => index::write_paced(&*self.files.disk, &path, &bytes, PIECE_BYTES, rest)?,
+            None => index::write(&*self.files.disk, &path, &bytes)?,
+        }
         let index = self.files.disk.open(&path)?;
         let summary = Summary::read(&*index, &part.of)?.ok_or_else(|| {
             io::Error::new(
@@ -131,7 +144,10 @@ impl<'a> Rewriter<'a> {
         let contents = self
             .encoder
             .encode(&[&batch], deletes, part.of.salt, (self.next_lsn)(), at);
-        part.file.write_at(&self.encoder.bytes, at)?;
+        match self.rest {
+            Some(rest) => write_paced(&*part.file, &self.encoder.bytes, at, PIECE_BYTES, rest)?,
+            None => part.file.write_at(&self.encoder.bytes, at)?,
+        }
         part.of.length += self.encoder.bytes.len() as u64;
         part.held.add(&contents);
         self.encoder.recycle(contents);
