@@ -87,8 +87,8 @@ const AFTER_HELP: &str = "\
 Without a command, drover serves. Settings come from the environment (WEALD_RELAY_*, DROVER_*), then
 relay.toml; see docs/configuration.md.
 
-Exit codes: 0 done; 64 bad arguments; 69 something it depends on did not answer; 78 settings or store
-unusable.";
+Exit codes: 0 done; 1 a check (conform, healthcheck, status) found something wrong; 64 bad arguments;
+69 something it depends on did not answer; 78 settings or store unusable.";
 
 #[derive(Debug, Subcommand)]
 enum Command {

@@ -3,7 +3,8 @@
 use crate::cli::Failure;
 use clap::{Args, ValueEnum};
 use drover_client::{Endpoint, InviteLink, RelayUrl, Tls};
-use drover_vectors::{Error, Form, Invite, Options, PATIENCE, Report, Target, conform};
+use drover_vectors::{Error, Form, Invite, Options, PATIENCE, Target, conform};
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -59,6 +60,9 @@ enum FormArg {
 /// Runs it, prints the table, and fails with 1 if a rule that counts is not kept.
 pub(crate) fn run(args: &ConformArgs, out: &mut dyn Write) -> Result<(), Failure> {
     let options = options(args)?;
+    // An invite is good for one run: what would lose its report is found out before it is redeemed.
+    let json = create(args.json.as_deref())?;
+    let junit = create(args.junit.as_deref())?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -71,22 +75,33 @@ pub(crate) fn run(args: &ConformArgs, out: &mut dyn Write) -> Result<(), Failure
     let _ = out
         .write_all(report.table().as_bytes())
         .and_then(|()| out.flush());
-    write_reports(args, &report)?;
+    write(json, || format!("{:#}\n", report.json()))?;
+    write(junit, || report.junit())?;
     match report.failures(args.strict).count() {
         0 => Ok(()),
         failed => Err(Failure::found(format!("{failed} rules are not kept"))),
     }
 }
 
-fn write_reports(args: &ConformArgs, report: &Report) -> Result<(), Failure> {
-    let json = || format!("{:#}\n", report.json());
-    let write = |path: &Option<PathBuf>, text: &dyn Fn() -> String| match path {
-        Some(path) => std::fs::write(path, text())
-            .map_err(|error| Failure::unavailable(format!("{}: {error}", path.display()))),
-        None => Ok(()),
+/// A report's file, and its name for complaints.
+type ReportFile<'a> = Option<(&'a Path, File)>;
+
+fn create(path: Option<&Path>) -> Result<ReportFile<'_>, Failure> {
+    let Some(path) = path else { return Ok(None) };
+    let file = File::create(path).map_err(|error| unwritten(path, &error))?;
+    Ok(Some((path, file)))
+}
+
+fn write(file: ReportFile<'_>, text: impl FnOnce() -> String) -> Result<(), Failure> {
+    let Some((path, mut file)) = file else {
+        return Ok(());
     };
-    write(&args.json, &json)?;
-    write(&args.junit, &|| report.junit())
+    file.write_all(text().as_bytes())
+        .map_err(|error| unwritten(path, &error))
+}
+
+fn unwritten(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::unavailable(format!("{}: {error}", path.display()))
 }
 
 fn options(args: &ConformArgs) -> Result<Options, Failure> {

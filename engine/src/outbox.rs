@@ -56,6 +56,16 @@ impl Room {
         messages: MESSAGES_MAX,
         cost: COST_MAX,
     };
+
+    /// Whether at least a quarter of the outbox is free: what [`crate::Effects::watch_room`] waits for.
+    pub fn is_quarter(self) -> bool {
+        self.messages >= MESSAGES_MAX / 4 && self.cost >= COST_MAX / 4
+    }
+
+    /// Whether at least half of it is: more than that is not worth a write to know.
+    pub fn is_half(self) -> bool {
+        self.messages >= MESSAGES_MAX / 2 && self.cost >= COST_MAX / 2
+    }
 }
 
 /// The queue.

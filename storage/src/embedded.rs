@@ -9,6 +9,7 @@
 //! | `synced` | the control store's last commit known to be durable, kept outside the database |
 //! | `tables` | which key holds what |
 //! | `committer` | the one thread that writes there |
+//! | `guard` | what fjall deletes while it opens comes back if the opening fails |
 //! | `mend` | what it does after a write failed |
 //! | `readers` | the two threads that read there |
 
@@ -16,6 +17,7 @@ mod audit;
 mod committer;
 mod fjall_control;
 mod format;
+mod guard;
 mod mend;
 mod migrate;
 mod readers;

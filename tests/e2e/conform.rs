@@ -48,6 +48,33 @@ fn what_counts_decides_the_exit_code() {
     }
 }
 
+/// An invite is good for one run, so what could lose that run is found out before it is redeemed: a report that can't be
+/// written, scripts without a rule.
+#[test]
+fn an_invite_is_not_spent_on_a_run_without_a_report() {
+    let relay = Relay::start(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing").join("report");
+    let conform = |option: &str, value: &Path| {
+        let mut command = Command::new(PROGRAM);
+        command.arg("conform").arg(relay.url().to_string());
+        command.args(["--invite", &relay.link, &relay.code]);
+        command.args(["--only", "connect.selects-version"]);
+        command.arg(option).arg(value).output().unwrap()
+    };
+    for (option, value, code) in [
+        ("--json", missing.as_path(), 69),
+        ("--junit", &missing, 69),
+        ("--scripts", folder.path(), 78),
+    ] {
+        assert_eq!(conform(option, value).status.code(), Some(code), "{option}");
+    }
+    let json = folder.path().join("conform.json");
+    let done = conform("--json", &json);
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    assert_ne!(std::fs::metadata(&json).unwrap().len(), 0);
+}
+
 /// What whoever checks a foreign relay types, on a relay with two workspaces; the JSON it wrote.
 fn run(relay: &Relay, arguments: &[&str]) -> Json {
     let folder = tempfile::tempdir().unwrap();

@@ -11,6 +11,7 @@ use drover_client::wire::id::{GroupId, Hash};
 use drover_client::wire::join::Request;
 use drover_client::wire::recon::{self, Mode, Range};
 use drover_client::{Connection, Hello, Identity, SealedEnvelope};
+use std::sync::Arc;
 use tokio::task::JoinSet;
 
 const BUDGETS: [(&str, &str); 5] = [
@@ -121,6 +122,19 @@ where
     (raws, sum)
 }
 
+/// Pushes the same bytes into each, all at once, as far as it takes them; what they took in all.
+async fn flood(raws: Vec<Raw>, bytes: impl Into<Arc<[u8]>>) -> (Vec<Raw>, usize) {
+    let bytes: Arc<[u8]> = bytes.into();
+    each(raws, move |mut raw| {
+        let bytes = bytes.clone();
+        async move {
+            let taken = raw.push(&bytes).await;
+            (raw, taken)
+        }
+    })
+    .await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_upgrades() {
     let mut scene = Scene::open().await;
@@ -163,14 +177,7 @@ async fn headers_without_end() {
     let line = format!("X-Header: {}\r\n", "x".repeat(88));
     let begun = format!("GET /relay HTTP/1.1\r\n{}", line.repeat(163));
     assert!(begun.len() < 16_384 && begun.len() + line.len() > 16_384);
-    let (mut open, taken) = each(open, move |mut raw| {
-        let begun = begun.clone();
-        async move {
-            let taken = raw.push(begun.as_bytes()).await;
-            (raw, taken)
-        }
-    })
-    .await;
+    let (mut open, taken) = flood(open, begun.into_bytes()).await;
     scene.has_read(before, taken).await;
     scene.send(100).await;
     gauge.judge(
@@ -202,14 +209,7 @@ async fn tls_hellos_without_end() {
     // A handshake record of 16 KiB, in it a ClientHello that is as long; its last byte never comes.
     let mut hello = vec![0x16, 3, 1, 0x40, 0, 1, 0, 0x3f, 0xfc, 3, 3];
     hello.resize(5 + 0x4000 - 1, 0);
-    let (open, taken) = each(open, move |mut raw| {
-        let hello = hello.clone();
-        async move {
-            let taken = raw.push(&hello).await;
-            (raw, taken)
-        }
-    })
-    .await;
+    let (open, taken) = flood(open, hello).await;
     scene.has_read(before, taken).await;
     scene.send(100).await;
     gauge.judge(&bounds::TLS_HELLOS, &format!("{} hellos of 16 KiB", open.len()));
@@ -296,15 +296,7 @@ async fn one_byte_fragments() {
     for _ in 1..FRAGMENTS {
         stream.extend_from_slice(&framed(0x00, b"x"));
     }
-    let stream: std::sync::Arc<[u8]> = stream.into();
-    let (strangers, taken) = each(strangers, move |mut raw| {
-        let stream = stream.clone();
-        async move {
-            let taken = raw.push(&stream).await;
-            (raw, taken)
-        }
-    })
-    .await;
+    let (strangers, taken) = flood(strangers, stream).await;
     scene.has_read(before, taken).await;
     scene.send(100).await;
     gauge.judge(
@@ -324,15 +316,7 @@ async fn ping_floods() {
     let gauge = Gauge::start(&scene.relay);
     let before = scene.bytes_in();
     let pings = framed(0x89, &[7; 125]).repeat(5_000);
-    let pings: std::sync::Arc<[u8]> = pings.into();
-    let (strangers, taken) = each(strangers, move |mut raw| {
-        let pings = pings.clone();
-        async move {
-            let taken = raw.push(&pings).await;
-            (raw, taken)
-        }
-    })
-    .await;
+    let (strangers, taken) = flood(strangers, pings).await;
     scene.has_read(before, taken).await;
     scene.send(100).await;
     gauge.judge(
@@ -347,15 +331,7 @@ async fn malformed_frames() {
     let strangers = scene.strangers(128).await;
     let gauge = Gauge::start(&scene.relay);
     let garbage = message(&[0x82, 0x18, 0x63, 0xff]).repeat(200_000);
-    let garbage: std::sync::Arc<[u8]> = garbage.into();
-    let (strangers, taken) = each(strangers, move |mut raw| {
-        let garbage = garbage.clone();
-        async move {
-            let taken = raw.push(&garbage).await;
-            (raw, taken)
-        }
-    })
-    .await;
+    let (strangers, taken) = flood(strangers, garbage).await;
     scene.send(100).await;
     gauge.judge(
         &bounds::MALFORMED,
@@ -450,15 +426,7 @@ async fn reconciliation_of_maximum_cost() {
         stream.extend_from_slice(&frame.repeat(8));
     }
     let gauge = Gauge::start(&scene.relay);
-    let stream: std::sync::Arc<[u8]> = stream.into();
-    let (members, taken) = each(members, move |mut raw| {
-        let stream = stream.clone();
-        async move {
-            let taken = raw.push(&stream).await;
-            (raw, taken)
-        }
-    })
-    .await;
+    let (members, taken) = flood(members, stream).await;
     scene.send(100).await;
     gauge.judge(
         &bounds::RECON,
@@ -521,15 +489,7 @@ async fn huge_declared_lengths() {
     // Within it, and all but the last byte comes.
     let mut frame = head(0x82, 1_056_768);
     frame.resize(frame.len() + 1_056_767, 7);
-    let frame: std::sync::Arc<[u8]> = frame.into();
-    let (strangers, taken) = each(strangers, move |mut raw| {
-        let frame = frame.clone();
-        async move {
-            let taken = raw.push(&frame).await;
-            (raw, taken)
-        }
-    })
-    .await;
+    let (strangers, taken) = flood(strangers, frame).await;
     let _ = (before, taken);
     // Declared inside a frame: a byte string, a list.
     let mut inner = raw::upgraded(&scene.relay, 20).await.unwrap();

@@ -230,12 +230,13 @@ impl<D: Driver> Turn<D> {
                 return;
             }
             let was_established = tls.is_established();
-            match tls.open(&mut cipher, &mut self.plain) {
+            let opened = tls.open(&mut cipher, &mut self.plain);
+            if tls.is_established() && !was_established {
+                self.world.metrics.tls_handshakes.add(1);
+            }
+            match opened {
                 Ok(Step::Plain(plain)) => self.messages(id, plain, false),
                 Ok(Step::Blocked) => {
-                    if tls.is_established() && !was_established {
-                        self.world.metrics.tls_handshakes.add(1);
-                    }
                     if tls.has_unsent() {
                         self.world.mark_dirty(id);
                     }

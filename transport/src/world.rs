@@ -18,7 +18,7 @@ use bytes::Bytes;
 use drover_engine::code;
 use drover_engine::effects::{CloseHow, CloseReason, CodeCheck, Effects, StoreRequest, Stores};
 use drover_engine::event::Ticket;
-use drover_engine::outbox::{COST_MAX, MESSAGES_MAX, Outbound, Room};
+use drover_engine::outbox::{Outbound, Room};
 use drover_engine::shard::{Session, ShardMessage};
 use drover_engine::wake::Wake;
 use drover_engine::{ConnId, Now};
@@ -175,12 +175,9 @@ impl<D: Driver> World<D> {
                 None => break,
             }
         }
-        if conn.watched && (progress || conn.outbox.is_empty()) {
-            let room = conn.outbox.room();
-            if room.messages >= MESSAGES_MAX / 4 && room.cost >= COST_MAX / 4 {
-                conn.watched = false;
-                self.roomy.push(id);
-            }
+        if conn.watched && (progress || conn.outbox.is_empty()) && conn.outbox.room().is_quarter() {
+            conn.watched = false;
+            self.roomy.push(id);
         }
         if matches!(conn.phase, Phase::Leaving) && !conn.has_output() {
             self.linger(id);
@@ -256,7 +253,7 @@ impl<D: Driver> Effects for World<D> {
             return Room::NONE;
         };
         let room = conn.outbox.room();
-        if conn.blocked || (room.messages >= MESSAGES_MAX / 2 && room.cost >= COST_MAX / 2) {
+        if conn.blocked || room.is_half() {
             return room;
         }
         self.flush(id);

@@ -101,6 +101,9 @@ impl Item {
 }
 
 /// Diagnostic notation; long strings are cut.
+/// Characters of a text that are told of it.
+pub(crate) const TOLD_CHARS_MAX: usize = 80;
+
 impl fmt::Display for Item {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fn list<T>(
@@ -131,7 +134,10 @@ impl fmt::Display for Item {
                     len => write!(f, "…' ({len} bytes)"),
                 }
             }
-            Item::Text(text) => write!(f, "{text:?}"),
+            Item::Text(text) => match text.char_indices().nth(TOLD_CHARS_MAX) {
+                None => write!(f, "{text:?}"),
+                Some((at, _)) => write!(f, "{:?}… ({} bytes)", &text[..at], text.len()),
+            },
             Item::Array(items) => {
                 f.write_str("[")?;
                 list(f, items, |f, item| item.fmt(f))?;

@@ -1,6 +1,6 @@
 //! Frames by name and field, from `weald/schema.json`: to bytes in either form, and bytes held against what is expected.
 
-use crate::cbor::Item;
+use crate::cbor::{Item, TOLD_CHARS_MAX};
 use crate::run::blake3;
 use crate::values::{Bad, Mismatch, Scope, bad, uint};
 use serde_json::{Map, Value as Json};
@@ -338,7 +338,9 @@ impl Refusal {
 
 impl std::fmt::Display for Refusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ERROR {}", self.code)?;
+        // The relay's own words, on their way to a terminal: no control characters, and not more than a line of them.
+        let code: String = self.code.chars().take(TOLD_CHARS_MAX).collect();
+        write!(f, "ERROR {}", code.escape_debug())?;
         if self.retry_after_s > 0 {
             write!(f, ", retry after {} s", self.retry_after_s)?;
         }
@@ -612,4 +614,59 @@ pub(crate) fn detail_in(form: Form, detail: Vec<u8>) -> Vec<u8> {
 /// The number a field has.
 pub(crate) fn number(fields: &Fields, name: &str) -> Result<u64, Bad> {
     uint(get(fields, name)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_relay_says_is_told_on_one_line() {
+        for (form, bytes) in [
+            (
+                Form::Array,
+                Item::Array(vec![
+                    Item::Uint(15),
+                    Item::Array(vec![
+                        Item::Bytes(b"\x1b]0;x\x07".to_vec()),
+                        Item::Bytes(vec![b'\n'; 5_000]),
+                        Item::Uint(0),
+                        Item::Bytes(Vec::new()),
+                    ]),
+                ]),
+            ),
+            (
+                Form::Map,
+                Item::Map(vec![
+                    (0, Item::Uint(8)),
+                    (
+                        1,
+                        Item::Map(vec![
+                            (1, Item::Text("\x1b]0;x\x07".into())),
+                            (2, Item::Text("\n".repeat(5_000))),
+                        ]),
+                    ),
+                ]),
+            ),
+        ] {
+            let refusal = Refusal::of(&bytes, form).expect("an ERROR");
+            for told in [refusal.to_string(), bytes.to_string()] {
+                assert!(!told.contains(char::is_control) && told.len() < 500, "{told:?}");
+            }
+        }
+        let known = Item::Array(vec![
+            Item::Uint(15),
+            Item::Array(vec![
+                Item::Bytes(b"denied".to_vec()),
+                Item::Bytes(b"writer_not_in_access_set".to_vec()),
+                Item::Uint(5),
+                Item::Bytes(vec![1]),
+            ]),
+        ]);
+        let told = Refusal::of(&known, Form::Array).expect("an ERROR").to_string();
+        assert_eq!(
+            told,
+            "ERROR denied/writer_not_in_access_set, retry after 5 s, detail h'01'"
+        );
+    }
 }

@@ -188,6 +188,9 @@ pub fn all(folder: Option<&Path>) -> Result<Vec<Script>, Bad> {
         let json: Json = serde_json::from_str(text).map_err(|error| within(Bad(error.to_string())))?;
         scripts.extend(parse(&json).map_err(within)?);
     }
+    if scripts.iter().all(|script| script.probe) {
+        return bad("there is no rule in them");
+    }
     let mut seen = BTreeSet::new();
     match scripts.iter().find(|script| !seen.insert(&script.rule)) {
         Some(twice) => bad(format!("{} is there twice", twice.rule)),

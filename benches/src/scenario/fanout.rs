@@ -3,7 +3,8 @@
 //! Closed loop: a writer has at most a window of SENDs that are not acknowledged or have not reached every subscriber,
 //! so that no subscriber falls behind for good. Open loop (`--rate`): SENDs leave when they are due.
 
-use super::ingest::{read_uint, send_ack};
+use super::ingest::read_uint;
+use super::writer::send_ack;
 use super::{Bench, DRAIN_TIMEOUT, RAMP, TICK, row, turn_until};
 use crate::args::BenchArgs;
 use crate::error::Error;

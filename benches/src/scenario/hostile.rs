@@ -13,12 +13,11 @@
 pub(crate) mod attack;
 mod crowd;
 
-use super::ingest::send_ack;
+use super::writer::Writer;
 use super::{Bench, DRAIN_TIMEOUT, row, turn_until};
 use crate::args::BenchArgs;
 use crate::error::{Doing, Error};
-use crate::inflight::{InFlight, Latencies, latencies};
-use crate::lane::Lane;
+use crate::inflight::{Latencies, latencies};
 use crate::link::Target;
 use crate::measure::{Row, Run, Window};
 use crate::net::{Load, Net};
@@ -125,11 +124,9 @@ impl Client {
         Ok(Self {
             net,
             load: Sends {
-                lane: Lane::new(group, size_bytes),
-                in_flight: InFlight::default(),
+                writer: Writer::new(group, size_bytes),
                 due: 0,
                 due_ns: 0,
-                arrived: 0,
                 acknowledged: 0,
                 latencies: latencies(),
             },
@@ -150,7 +147,7 @@ impl Client {
 
     fn drain(&mut self) -> Result<(), Error> {
         turn_until(&mut self.net, &mut self.load, DRAIN_TIMEOUT, "SEND_ACK", |load| {
-            load.in_flight.count() == 0
+            load.writer.under_way() == 0
         })
     }
 
@@ -159,7 +156,9 @@ impl Client {
     fn work(&mut self, length: Duration) -> Result<(u64, Latencies), Error> {
         let (started, pace) = (Instant::now(), Duration::from_secs_f64(1.0 / RATE));
         let started_ns = self.net.now_ns();
-        self.load.lane.prepare((length.as_secs_f64() * RATE) as usize + 1);
+        self.load
+            .writer
+            .prepare((length.as_secs_f64() * RATE) as usize + 1);
         self.load.latencies.reset();
         self.load.acknowledged = 0;
         let mut sent = 0u32;
@@ -182,35 +181,23 @@ impl Client {
 
 /// What [`Client`] does with its connection.
 struct Sends {
-    lane: Lane,
-    in_flight: InFlight,
+    writer: Writer,
     /// SENDs to leave now, and the moment they were due.
     due: usize,
     due_ns: u64,
-    arrived: usize,
     acknowledged: u64,
     latencies: Latencies,
 }
 
 impl Load for Sends {
     fn message(&mut self, _: usize, message: &[u8]) -> Result<(), Error> {
-        let (hash, _) = send_ack(message)?;
-        self.arrived += 1;
-        match self.lane.acknowledged(hash) {
-            true => Ok(()),
-            false => Err(Error::Unexpected("a SEND_ACK out of order".into())),
-        }
+        self.writer.acknowledged(message)?;
+        Ok(())
     }
 
     fn settle(&mut self, _: usize, now_ns: u64, out: &mut Vec<u8>) -> Result<(), Error> {
-        let arrived = std::mem::take(&mut self.arrived);
-        self.acknowledged += arrived as u64;
-        if !self.in_flight.finished(arrived, now_ns, &mut self.latencies) {
-            return Err(Error::Unexpected("more SEND_ACKs than SENDs".into()));
-        }
-        let due = std::mem::take(&mut self.due);
-        (0..due).for_each(|_| self.lane.put_next(out));
-        self.in_flight.sent(due, self.due_ns);
+        self.acknowledged += self.writer.finish(now_ns, &mut self.latencies)? as u64;
+        self.writer.send(std::mem::take(&mut self.due), self.due_ns, out);
         Ok(())
     }
 }

@@ -1,13 +1,12 @@
 //! Durable SENDs: every connection keeps a window of them under way; an operation is a SEND with its SEND_ACK.
 
+use super::writer::Writer;
 use super::{Bench, DRAIN_TIMEOUT, RAMP, TICK, WARM_UP, row, turn_until};
 use crate::args::BenchArgs;
 use crate::error::Error;
-use crate::inflight::{InFlight, Latencies, latencies};
-use crate::lane::Lane;
+use crate::inflight::{Latencies, latencies};
 use crate::measure::{Row, Run, Window};
 use crate::net::{Load, Net};
-use crate::peer;
 use drover_wire::id::GroupId;
 use std::time::{Duration, Instant};
 
@@ -93,14 +92,6 @@ pub(super) struct Ingest {
     pub(super) kept: Option<Vec<(u64, [u8; 32])>>,
 }
 
-/// One writing connection.
-struct Writer {
-    lane: Lane,
-    in_flight: InFlight,
-    /// SEND_ACKs of the read that is being handed over.
-    arrived: usize,
-}
-
 impl Ingest {
     pub(super) fn new(window: usize) -> Self {
         Self {
@@ -116,18 +107,14 @@ impl Ingest {
 
     /// The next connection of the loop is a writer of this group.
     pub(super) fn add_writer(&mut self, group: GroupId, size_bytes: usize) {
-        self.writers.push(Writer {
-            lane: Lane::new(group, size_bytes),
-            in_flight: InFlight::default(),
-            arrived: 0,
-        });
+        self.writers.push(Writer::new(group, size_bytes));
     }
 
     /// Makes sure that this many envelopes are ready in all.
     fn prepare(&mut self, count: usize) {
         let each = count / self.writers.len() + 1;
         for writer in &mut self.writers {
-            writer.lane.prepare(each);
+            writer.prepare(each);
         }
     }
 
@@ -140,52 +127,30 @@ impl Ingest {
     pub(super) fn stop(&mut self, net: &mut Net) -> Result<(), Error> {
         self.open = false;
         turn_until(net, self, DRAIN_TIMEOUT, "SEND_ACK", |load| {
-            load.writers.iter().all(|writer| writer.in_flight.count() == 0)
+            load.writers.iter().all(|writer| writer.under_way() == 0)
         })
     }
 }
 
 impl Load for Ingest {
     fn message(&mut self, connection: usize, message: &[u8]) -> Result<(), Error> {
-        let (hash, seq) = send_ack(message)?;
-        let writer = &mut self.writers[connection];
-        if !writer.lane.acknowledged(hash) {
-            return Err(Error::Unexpected("a SEND_ACK out of order".into()));
-        }
+        let (hash, seq) = self.writers[connection].acknowledged(message)?;
         if let Some(kept) = &mut self.kept {
             kept.push((read_uint(seq).unwrap_or_default(), *hash));
         }
-        writer.arrived += 1;
         Ok(())
     }
 
     fn settle(&mut self, connection: usize, now_ns: u64, out: &mut Vec<u8>) -> Result<(), Error> {
         let writer = &mut self.writers[connection];
-        let arrived = std::mem::take(&mut writer.arrived);
-        if !writer.in_flight.finished(arrived, now_ns, &mut self.latencies) {
-            return Err(Error::Unexpected("more SEND_ACKs than SENDs".into()));
-        }
-        self.acknowledged += arrived as u64;
+        self.acknowledged += writer.finish(now_ns, &mut self.latencies)? as u64;
         if self.open {
-            let count = (self.window - writer.in_flight.count()).min(self.left);
+            let count = (self.window - writer.under_way()).min(self.left);
             self.left -= count;
-            for _ in 0..count {
-                writer.lane.put_next(out);
-            }
-            writer.in_flight.sent(count, now_ns);
+            writer.send(count, now_ns, out);
         }
         Ok(())
     }
-}
-
-/// Hash and encoded seq of a SEND_ACK; anything else is decoded in full, to say what it is.
-pub(super) fn send_ack(message: &[u8]) -> Result<(&[u8; 32], &[u8]), Error> {
-    if let [0x82, 12, 0x82, 0x58, 32, rest @ ..] = message
-        && let Some((hash, seq)) = rest.split_first_chunk()
-    {
-        return Ok((hash, seq));
-    }
-    Err(peer::unexpected(&peer::decode(message)?))
 }
 
 /// A CBOR uint at the beginning of these bytes.
@@ -202,7 +167,9 @@ pub(super) fn read_uint(bytes: &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::writer::send_ack;
     use super::*;
+    use crate::peer;
     use drover_wire::frame::Frame;
     use drover_wire::id::Hash;
 

@@ -12,6 +12,7 @@ mod open;
 mod recon;
 mod replay;
 mod steady;
+mod writer;
 
 use crate::args::{BenchArgs, Scenario};
 use crate::baseline;

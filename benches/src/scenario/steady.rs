@@ -1,10 +1,9 @@
 //! SENDs at a fixed rate beside something else: what that does to their latency. Writers are the first connections of
 //! the loop.
 
-use super::ingest::send_ack;
+use super::writer::Writer;
 use crate::error::Error;
-use crate::inflight::{InFlight, Latencies, latencies};
-use crate::lane::Lane;
+use crate::inflight::{Latencies, latencies};
 use crate::net::{Load, Net};
 use drover_wire::id::GroupId;
 use std::time::{Duration, Instant};
@@ -18,18 +17,12 @@ const SIZE_BYTES: usize = 256;
 
 /// See the module.
 pub(super) struct Steady {
-    writers: Vec<Writer>,
+    /// Each with the SENDs that are due on it.
+    writers: Vec<(Writer, usize)>,
     /// When the next SEND is due, by the loop's clock.
     next_ns: u64,
     sent: usize,
     pub(super) latencies: Latencies,
-}
-
-struct Writer {
-    lane: Lane,
-    in_flight: InFlight,
-    arrived: usize,
-    due: usize,
 }
 
 /// A load that carries steady SENDs.
@@ -41,14 +34,8 @@ pub(super) trait Carries: Load {
 impl Steady {
     /// Writers of these groups.
     pub(super) fn new(groups: impl Iterator<Item = GroupId>) -> Self {
-        let writer = |group| Writer {
-            lane: Lane::new(group, SIZE_BYTES),
-            in_flight: InFlight::default(),
-            arrived: 0,
-            due: 0,
-        };
         Self {
-            writers: groups.map(writer).collect(),
+            writers: groups.map(|group| (Writer::new(group, SIZE_BYTES), 0)).collect(),
             next_ns: 0,
             sent: 0,
             latencies: latencies(),
@@ -70,13 +57,13 @@ impl Steady {
         self.next_ns = (self.next_ns + period_ns).max(now_ns.saturating_sub(period_ns));
         let writer = self.sent % self.writers.len();
         self.sent += 1;
-        self.writers[writer].due += 1;
+        self.writers[writer].1 += 1;
         Some(writer)
     }
 
     /// Nothing is under way.
     pub(super) fn is_quiet(&self) -> bool {
-        self.writers.iter().all(|writer| writer.in_flight.count() == 0)
+        self.writers.iter().all(|(writer, _)| writer.under_way() == 0)
     }
 
     /// What was measured since the last time.
@@ -87,26 +74,14 @@ impl Steady {
 
 impl Load for Steady {
     fn message(&mut self, connection: usize, message: &[u8]) -> Result<(), Error> {
-        let (hash, _) = send_ack(message)?;
-        let writer = &mut self.writers[connection];
-        if !writer.lane.acknowledged(hash) {
-            return Err(Error::Unexpected("a SEND_ACK out of order".into()));
-        }
-        writer.arrived += 1;
+        self.writers[connection].0.acknowledged(message)?;
         Ok(())
     }
 
     fn settle(&mut self, connection: usize, now_ns: u64, out: &mut Vec<u8>) -> Result<(), Error> {
-        let writer = &mut self.writers[connection];
-        let arrived = std::mem::take(&mut writer.arrived);
-        if !writer.in_flight.finished(arrived, now_ns, &mut self.latencies) {
-            return Err(Error::Unexpected("more SEND_ACKs than SENDs".into()));
-        }
-        let due = std::mem::take(&mut writer.due);
-        for _ in 0..due {
-            writer.lane.put_next(out);
-        }
-        writer.in_flight.sent(due, now_ns);
+        let (writer, due) = &mut self.writers[connection];
+        writer.finish(now_ns, &mut self.latencies)?;
+        writer.send(std::mem::take(due), now_ns, out);
         Ok(())
     }
 }

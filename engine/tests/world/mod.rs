@@ -21,7 +21,7 @@ use drover_engine::directory::Directory;
 use drover_engine::effects::{CloseHow, CloseReason, CodeCheck, Effects, StoreRequest, Stores};
 use drover_engine::event::{StoreAnswer, Ticket};
 use drover_engine::metrics::Metrics;
-use drover_engine::outbox::{COST_MAX, MESSAGES_MAX, Outbound, Room};
+use drover_engine::outbox::{Outbound, Room};
 use drover_engine::shard::{Challenges, Session, ShardMessage};
 use drover_engine::wake::Wake;
 use drover_engine::{Config, ConnId, Event, Flow, Now, Peer, Shard};
@@ -707,12 +707,9 @@ impl Outside {
         }
         self.media_shed += conn.outbox.expire_media(self.mono_ms);
         let moved = conn.flush();
-        if conn.watched && (moved || conn.outbox.is_empty()) {
-            let room = conn.outbox.room();
-            if room.messages >= MESSAGES_MAX / 4 && room.cost >= COST_MAX / 4 {
-                conn.watched = false;
-                self.roomy.push_back(at);
-            }
+        if conn.watched && (moved || conn.outbox.is_empty()) && conn.outbox.room().is_quarter() {
+            conn.watched = false;
+            self.roomy.push_back(at);
         }
         if matches!(conn.phase, Phase::Leaving) && conn.outbox.is_empty() {
             conn.phase = Phase::Gone;
@@ -741,7 +738,7 @@ impl Effects for View<'_> {
             return Room::NONE;
         };
         let room = conn.outbox.room();
-        if room.messages >= MESSAGES_MAX / 2 && room.cost >= COST_MAX / 2 {
+        if room.is_half() {
             return room;
         }
         self.out.flush(at);

@@ -10,9 +10,8 @@ use super::{Ask, Notice};
 use crate::model::envelopes;
 use crate::world::{Line, Outside};
 use bytes::Bytes;
-use drover_client::Identity;
 use drover_client::recon::Reconciler;
-use drover_wire::envelope::Envelope;
+use drover_client::{Identity, SealedEnvelope};
 use drover_wire::error::Code;
 use drover_wire::frame::{Frame, List32Buf, Wake};
 use drover_wire::id::{GroupId, Hash};
@@ -223,29 +222,12 @@ impl Session {
 
     /// Sends an envelope, now and again until it is acknowledged; returns its content address.
     pub fn send(&mut self, group: GroupId, ct: &[u8], out: &mut Outside) -> Hash {
-        let mut envelope = Envelope {
-            v: 1,
-            enc: 1,
-            group,
-            epoch: 0,
-            seq: 0,
-            ts_ms: 0,
-            hash: Hash([0; 32]),
-            ct,
-        };
-        envelope.hash = envelope.content_hash();
-        let mut encoded = Vec::with_capacity(envelope.encoded_len());
-        envelope.encode(&mut encoded);
+        let envelope = SealedEnvelope::new(group, 0, ct.to_vec()).expect("a ciphertext of some bytes");
+        let (hash, encoded) = (envelope.hash(), envelope.encode());
         let mut frame = Vec::new();
         Frame::Send { envelope: &encoded }.encode(&mut frame);
-        self.write(
-            group,
-            envelope.hash,
-            frame.into(),
-            Due::Send(group, envelope.hash),
-            out,
-        );
-        envelope.hash
+        self.write(group, hash, frame.into(), Due::Send(group, hash), out);
+        hash
     }
 
     /// Publishes a handshake message, now and again until it is acknowledged.

@@ -4,7 +4,7 @@
 use super::agenda::{Agenda, Happening};
 use bytes::{Buf, Bytes, BytesMut};
 use drover_engine::ConnId;
-use drover_engine::outbox::{COST_MAX, MESSAGES_MAX, Outbox};
+use drover_engine::outbox::Outbox;
 use drover_engine::shard::Session;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::IoSlice;
@@ -255,12 +255,9 @@ impl Net {
             conn.outbox.advance(taken);
             moved = true;
         }
-        if conn.watched && (moved || conn.outbox.is_empty()) {
-            let room = conn.outbox.room();
-            if room.messages >= MESSAGES_MAX / 4 && room.cost >= COST_MAX / 4 {
-                conn.watched = false;
-                self.roomy.push_back(line);
-            }
+        if conn.watched && (moved || conn.outbox.is_empty()) && conn.outbox.room().is_quarter() {
+            conn.watched = false;
+            self.roomy.push_back(line);
         }
         if matches!(conn.phase, Phase::Leaving) && conn.outbox.is_empty() {
             conn.phase = Phase::Gone;

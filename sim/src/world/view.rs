@@ -8,7 +8,7 @@ use bytes::Bytes;
 use drover_engine::ConnId;
 use drover_engine::effects::{CloseHow, CloseReason, CodeCheck, Effects, StoreRequest};
 use drover_engine::event::Ticket;
-use drover_engine::outbox::{COST_MAX, MESSAGES_MAX, Outbound, Room};
+use drover_engine::outbox::{Outbound, Room};
 use drover_engine::shard::{Session, ShardMessage};
 use drover_engine::wake::Wake;
 
@@ -66,7 +66,7 @@ impl Effects for View<'_> {
             return Room::NONE;
         };
         let room = self.out.net.conns[line].outbox.room();
-        if room.messages >= MESSAGES_MAX / 2 && room.cost >= COST_MAX / 2 {
+        if room.is_half() {
             return room;
         }
         self.out.flush(line);

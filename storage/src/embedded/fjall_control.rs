@@ -1,6 +1,7 @@
 //! The control store on fjall, in one folder: the database, and `SYNCED` beside it.
 
 use super::committer::{self, Committer, Request, State};
+use super::guard::Guard;
 use super::readers::{self, Job};
 use super::synced::Synced;
 use super::tables::{self, GroupMark, Tables};
@@ -241,10 +242,27 @@ impl FjallControl {
 /// Looks at the database, opens it, and looks whether everything acknowledged is in it: up to `synced`. Also the number
 /// of its last commit group.
 pub(super) fn open_checked(folder: &Path, store: &[u8; 16], synced: u64) -> Result<(Tables, u64), OpenError> {
-    audit::before_open(folder, store, synced, tables::KEYSPACES)?;
-    let tables = open_tables(folder)?;
-    let group = last_group(folder, &tables, store, synced)?;
-    Ok((tables, group))
+    open_guarded(folder, store, synced, tables::KEYSPACES)
+}
+
+/// The same with a database of so many keyspaces.
+pub(super) fn open_guarded(
+    folder: &Path,
+    store: &[u8; 16],
+    synced: u64,
+    keyspaces: usize,
+) -> Result<(Tables, u64), OpenError> {
+    audit::before_open(folder, store, synced, keyspaces)?;
+    let guard = Guard::new(folder)?;
+    let opened = open_tables(folder).and_then(|tables| {
+        let group = last_group(folder, &tables, store, synced)?;
+        Ok((tables, group))
+    });
+    match &opened {
+        Ok(_) => guard.end()?,
+        Err(_) => guard.put_back()?,
+    }
+    opened
 }
 
 /// Opens the database, whatever fjall makes of it.
@@ -283,12 +301,7 @@ fn open_failed(folder: &Path, error: &fjall::Error) -> OpenError {
 }
 
 /// The number of the last commit group in the database, which must hold everything that was acknowledged.
-pub(super) fn last_group(
-    folder: &Path,
-    tables: &Tables,
-    store: &[u8; 16],
-    synced: u64,
-) -> Result<u64, OpenError> {
+fn last_group(folder: &Path, tables: &Tables, store: &[u8; 16], synced: u64) -> Result<u64, OpenError> {
     let damaged = |what: String| OpenError::Unusable {
         file: folder.join(format::DB),
         reason: format!("{what}. {RESTORE}"),

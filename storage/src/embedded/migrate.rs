@@ -4,11 +4,11 @@
 //! that is complete is kept when the migration is interrupted: the next start goes on from there. Once all is there the
 //! new version is written into `FORMAT`, which is the switch, and only then the old database goes.
 
-use super::fjall_control::{FjallControl, last_group, open_tables};
+use super::fjall_control::{FjallControl, open_guarded, open_tables};
 use super::format::{self, Format, io};
 use super::synced::Synced;
 use super::tables::{self, Tables};
-use super::{CONTROL, LOG, OpenError, RESTORE, SEGMENT_BYTES, audit, committer, create_parts};
+use super::{CONTROL, LOG, OpenError, RESTORE, SEGMENT_BYTES, committer, create_parts};
 use crate::log::{Append, StreamId, StreamKind};
 use crate::segments::disk::System;
 use crate::segments::import::{Origin, Records, import};
@@ -48,9 +48,7 @@ struct Old<'a> {
 impl<'a> Old<'a> {
     fn open(folder: &'a Path, store: &[u8; 16]) -> Result<Self, OpenError> {
         let (_, synced) = Synced::open(folder)?;
-        audit::before_open(folder, store, synced, OLD_KEYSPACES)?;
-        let tables = open_tables(folder)?;
-        last_group(folder, &tables, store, synced)?;
+        let (tables, _) = open_guarded(folder, store, synced, OLD_KEYSPACES)?;
         let log = tables
             .db
             .keyspace("log", || {

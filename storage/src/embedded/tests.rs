@@ -153,7 +153,7 @@ fn a_journal_that_is_cut_short_or_gone_is_refused() {
     }
     fs::remove_file(&journal).expect("removable");
     let (_, reason) = refused(folder.path()).expect("refused");
-    assert!(reason.contains("gone"), "{reason}");
+    assert!(reason.contains("missing"), "{reason}");
     put_back(folder.path(), &before);
     // Zeros in the middle, as a lost page would be.
     let mut bytes = before[&journal].clone();

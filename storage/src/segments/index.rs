@@ -436,7 +436,7 @@ pub(super) fn read_failed(error: io::Error) -> StoreError {
 /// Puts an index file in place: after a crash there is the whole of it or none.
 pub(super) fn write(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = path.with_extension("idx.new");
-    let file = disk.create(&new, bytes.len() as u64)?;
+    let file = disk.create(&new)?;
     // In pieces, so that the sync of a commit does not wait for all of it.
     for (n, piece) in bytes.chunks(SYNC_BYTES).enumerate() {
         file.write_at(piece, (n * SYNC_BYTES) as u64)?;

@@ -167,6 +167,12 @@ pub(super) fn recover(
         let number = number_of(path).ok_or_else(|| damaged(path.clone(), "this is no name of a segment"))?;
         unlisted.insert(number, path.clone());
     }
+    for (writer, (number, last_lsn)) in &listed.writers {
+        let writer = *writer as usize;
+        if writer < WRITERS_MAX {
+            (recovery.newest[writer], recovery.found[writer]) = (*number, *last_lsn);
+        }
+    }
     let mut sealed = Vec::new();
     for (number, state) in listed.segments {
         recovery.next_number = recovery.next_number.max(number + 1);
@@ -177,10 +183,10 @@ pub(super) fn recover(
                 recovery.change.forget(number);
             }
             State::Sealed {
-                writer,
                 salt,
                 length,
                 last_lsn,
+                ..
             } => {
                 let of = Of {
                     store,
@@ -192,10 +198,6 @@ pub(super) fn recover(
                     return Err(damaged(files.segment_path(number), "this segment is missing"));
                 }
                 sealed.push(Arc::new(recovery.sealed(of)?));
-                if let Some(found) = recovery.found.get_mut(writer as usize) {
-                    *found = (*found).max(last_lsn);
-                    recovery.newest[writer as usize] = number;
-                }
                 recovery.last_lsn = recovery.last_lsn.max(last_lsn);
             }
         }

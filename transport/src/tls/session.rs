@@ -68,6 +68,9 @@ impl TlsSession {
             let step = match state {
                 Ok(ConnectionState::ReadTraffic(mut traffic)) => match traffic.next_record() {
                     Some(Ok(record)) => {
+                        // No early data is accepted: traffic means that the handshake is done, and the answer to what
+                        // came together with the peer's Finished may be the last thing that is written.
+                        self.established = true;
                         discard += record.discard;
                         Some(Step::Plain(plain.copy(record.payload)))
                     }
@@ -202,5 +205,65 @@ impl TlsSession {
     pub(crate) fn put_unsent(&mut self, bytes: &[u8]) {
         debug_assert!(self.unsent.is_empty());
         self.unsent = bytes.to_vec();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::TlsSource;
+    use crate::tls::source::Certificates;
+    use rustls::{ClientConfig, ClientConnection, RootCertStore};
+    use rustls_pki_types::CertificateDer;
+    use rustls_pki_types::pem::PemObject;
+    use std::io::{Read as _, Write as _};
+
+    /// A request that comes together with the client's Finished is answered, though nothing comes after it.
+    #[test]
+    fn it_is_established_with_the_first_record() {
+        let dir = tempfile::tempdir().unwrap();
+        let source = TlsSource::Dev {
+            dir: dir.path().into(),
+        };
+        let certificates = Certificates::open(&source, "relay.example").unwrap().unwrap();
+        let mut session = TlsSession::new(certificates.current()).unwrap();
+        let mut roots = RootCertStore::empty();
+        roots
+            .add(CertificateDer::from_pem_file(dir.path().join("dev-cert.pem")).unwrap())
+            .unwrap();
+        let config = ClientConfig::builder()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let name = "relay.example".try_into().unwrap();
+        let mut client = ClientConnection::new(Arc::new(config), name).unwrap();
+        let sent = |client: &mut ClientConnection| {
+            let mut cipher = Vec::new();
+            while client.wants_write() {
+                client.write_tls(&mut cipher).unwrap();
+            }
+            BytesMut::from(&cipher[..])
+        };
+        let mut plain = Chunk::default();
+
+        let step = session.open(&mut sent(&mut client), &mut plain).unwrap();
+        assert!(matches!(step, Step::Blocked) && !session.is_established());
+        let answer = session.take_unsent();
+        client.read_tls(&mut &answer[..]).unwrap();
+        client.process_new_packets().unwrap();
+        client.writer().write_all(b"request").unwrap();
+
+        let step = session.open(&mut sent(&mut client), &mut plain).unwrap();
+        let Step::Plain(request) = step else {
+            panic!("{step:?} instead of the request");
+        };
+        assert_eq!(&request[..], b"request");
+        assert!(session.is_established());
+        let mut cipher = Vec::new();
+        session.seal(b"answer", &mut cipher).unwrap();
+        client.read_tls(&mut &cipher[..]).unwrap();
+        client.process_new_packets().unwrap();
+        let mut answer = [0; 6];
+        client.reader().read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"answer");
     }
 }

@@ -6,11 +6,14 @@ use super::{FOLDER, STORE, open};
 use crate::contract::{realm, record, stream, wait};
 use crate::control::ControlStore;
 use crate::log::{Append, AppendBatch, Delete, IndexEntry, LogStore, StreamId, StreamKind};
+use crate::segments::compact::candidates;
+use crate::segments::disk::Disk;
 use crate::segments::import::{Origin, Records, import};
 use crate::segments::{Options, SegmentLog};
 use crate::{RealmId, StoreError};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 
 /// Commits under way at once.
@@ -217,6 +220,77 @@ fn a_thousand_crashes_lose_nothing_acknowledged() {
     assert!(compacted > 0, "nothing was ever compacted");
 }
 
+/// Waits until there is nothing more to be done, or the disk died.
+fn settle(log: &SegmentLog, sim: &Sim) {
+    let is_done = || log.core.view.read().hot.len() <= 1 && candidates(&log.core).is_empty();
+    while !sim.is_dead() && !is_done() {
+        std::thread::yield_now();
+    }
+}
+
+/// The states the log may be in, those that are as this one or newer.
+fn found<'a>(log: &SegmentLog, states: &'a [Model], what: &str) -> &'a [Model] {
+    let batches = usage(log);
+    let at = states.iter().position(|state| state.batches == batches);
+    let states = &states[at.unwrap_or_else(|| panic!("{what}: {batches} batches"))..];
+    check(log, &states[0], what);
+    states
+}
+
+/// Whatever a start does, and at whichever step of it the machine or the process dies: the next ones open with all that
+/// was acknowledged, though nothing is written between them.
+#[test]
+fn a_start_may_die_at_any_step() {
+    const LIVES: u64 = 5;
+    let mut starts = 0;
+    for seed in seeds(6) {
+        let mut random = Random(seed);
+        // A few lives that leave a short segment each, torn more often than not: enough for a compaction.
+        let mut base = Sim::new(seed);
+        SegmentLog::create(&base, Path::new(FOLDER), &STORE).expect("creates");
+        let mut states = vec![Model::default()];
+        for life in 0..LIVES {
+            let log = open(&base, small()).expect("opens");
+            log.core.chores_closed.store(true, Ordering::Release);
+            let begin = found(&log, &states, &format!("seed {seed} life {life}"))[0].clone();
+            base.state().left = Some(3 + random.below(8));
+            states = run(&log, &base, begin, &mut random);
+            drop(log);
+            base = base.crashed(&mut random);
+        }
+        for step in 0.. {
+            let mut sim = base.killed();
+            sim.state().left = Some(step);
+            if let Ok(log) = open(&sim, small()) {
+                settle(&log, &sim);
+            }
+            let died = sim.is_dead();
+            sim = match random.below(2) {
+                0 => sim.killed(),
+                _ => sim.crashed(&mut random),
+            };
+            let mut states = &states[..];
+            for start in 0..3 {
+                let what = format!("seed {seed}, died at step {step}, start {start} after that");
+                let log = open(&sim, small()).unwrap_or_else(|e| panic!("{what}: {e}"));
+                states = &found(&log, states, &what)[..1];
+                settle(&log, &sim);
+                check(&log, &states[0], &what);
+                starts += 1;
+                // Killed, not closed.
+                let next = sim.killed();
+                drop(log);
+                sim = next;
+            }
+            if !died {
+                break;
+            }
+        }
+    }
+    println!("{starts} starts after one that died");
+    assert!(starts > 300, "{starts}: starts have few steps");
+}
+
 /// Another store's records: what the model holds.
 struct Others {
     records: Vec<Append>,
@@ -346,22 +420,62 @@ fn a_full_disk_takes_nothing_and_heals() {
         };
         wait(|done| log.append(batch, done))
     };
-    sim.state().free = Some(2_000);
+    // There is room for some batches, but not for a segment.
+    sim.state().capacity = Some(5_000);
     let log = open(&sim, options).expect("opens");
-    // Room for a batch but not for a segment.
-    assert_eq!(append(&log, 1), Err(StoreError::NotCommitted));
-    sim.state().free = Some(100_000);
-    append(&log, 1).expect("appends");
-    sim.state().free = Some(999);
-    assert_eq!(append(&log, 2), Err(StoreError::NotCommitted));
+    assert_eq!(log.ailment(), None);
+    let mut seq = 1;
+    while append(&log, seq) == Ok(()) {
+        seq += 1;
+    }
+    assert!(seq > 5, "{seq}");
     assert!(log.ailment().is_some() && !log.has_failed());
     // Readiness alone finds out that writes work again: nobody sends to a relay that is not ready.
-    sim.state().free = Some(100_000);
+    sim.state().capacity = Some(100_000);
     while log.ailment().is_some() {
         std::thread::yield_now();
     }
-    append(&log, 2).expect("appends");
-    assert_eq!(usage(&log), 2);
+    for seq in seq..seq + 30 {
+        append(&log, seq).expect("appends");
+    }
+    assert_eq!(usage(&log), seq + 29);
+    // Less than what is kept free.
+    let used = 100_000 - sim.free_bytes(Path::new(FOLDER)).expect("limited");
+    sim.state().capacity = Some(used + 999);
+    assert_eq!(append(&log, seq + 30), Err(StoreError::NotCommitted));
+    assert!(log.ailment().is_some() && !log.has_failed());
+    sim.state().capacity = None;
+    append(&log, seq + 30).expect("appends");
+    assert_eq!(log.ailment(), None);
+}
+
+/// What a failed write leaves is no commit, wherever the next one goes.
+#[test]
+fn a_failed_write_is_no_commit_and_no_damage() {
+    let stream = streams()[0];
+    for then in [10, 300, 8_000] {
+        let sim = Sim::new(1);
+        SegmentLog::create(&sim, Path::new(FOLDER), &STORE).expect("creates");
+        let log = open(&sim, small()).expect("opens");
+        let append = |seq, bytes| {
+            let batch = AppendBatch {
+                appends: vec![record(stream, seq, bytes)],
+                ..AppendBatch::default()
+            };
+            wait(|done| log.append(batch, done))
+        };
+        append(1, 100).expect("appends");
+        sim.state().write_fails = true;
+        assert_eq!(append(2, 4_000), Err(StoreError::NotCommitted));
+        // The last fits into no segment that is there. The keeper does nothing more.
+        log.core.chores_closed.store(true, Ordering::Release);
+        append(3, then).expect("appends");
+        for after in [sim.killed(), sim.crashed(&mut Random(then as u64))] {
+            let log = open(&after, small()).unwrap_or_else(|e| panic!("{then}: {e}"));
+            let read = wait(|done| log.read(stream, 0, usize::MAX, usize::MAX, done)).expect("reads");
+            assert_eq!(read.iter().map(|r| r.seq).collect::<Vec<_>>(), [1, 3], "{then}");
+        }
+    }
 }
 
 /// The control store of the simulation is one.

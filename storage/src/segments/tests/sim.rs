@@ -88,11 +88,32 @@ pub(super) struct State {
     pub(super) left: Option<u64>,
     /// Syncs of files fail.
     pub(super) sync_fails: bool,
-    /// Bytes that are free.
-    pub(super) free: Option<u64>,
+    /// The next write stops halfway.
+    pub(super) write_fails: bool,
+    /// Bytes that all files together may have.
+    pub(super) capacity: Option<u64>,
     /// What realms hold in the control store.
     control: BTreeMap<(RealmId, Vec<u8>), Bytes>,
     random: u64,
+}
+
+impl State {
+    fn free(&self) -> Option<u64> {
+        let used = self
+            .names
+            .values()
+            .map(|number| self.files[number].current.len() as u64);
+        Some(self.capacity?.saturating_sub(used.sum()))
+    }
+
+    /// Whether a file may get as long as this.
+    fn take(&self, number: u64, bytes: u64) -> io::Result<()> {
+        let more = bytes.saturating_sub(self.files[&number].current.len() as u64);
+        match self.free().is_some_and(|free| free < more) {
+            true => Err(io::ErrorKind::StorageFull.into()),
+            false => Ok(()),
+        }
+    }
 }
 
 /// The disk, and the control store.
@@ -159,7 +180,7 @@ impl Sim {
     /// The same disk, as a killed process leaves it.
     pub(super) fn killed(&self) -> Self {
         let mut state = self.state().clone();
-        (state.left, state.sync_fails, state.free) = (None, false, None);
+        (state.left, state.sync_fails, state.write_fails, state.capacity) = (None, false, false, None);
         Self(Arc::new(Mutex::new(state)))
     }
 
@@ -222,17 +243,11 @@ struct Handle {
 }
 
 impl Disk for Sim {
-    fn create(&self, path: &Path, bytes: u64) -> io::Result<Arc<dyn DiskFile>> {
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let mut state = self.change()?;
-        if state.free.is_some_and(|free| free < bytes) {
-            return Err(io::Error::from(io::ErrorKind::StorageFull));
-        }
         state.next += 1;
         let number = state.next;
-        let mut file = File::default();
-        file.unsynced.push(Change::Length(bytes));
-        file.current.resize(bytes as usize, 0);
-        state.files.insert(number, file);
+        state.files.insert(number, File::default());
         let change = NameChange::Add(path.into(), number);
         change.apply(&mut state.names);
         state.unsynced_names.push(change);
@@ -279,7 +294,7 @@ impl Disk for Sim {
     }
 
     fn free_bytes(&self, _folder: &Path) -> Option<u64> {
-        self.state().free
+        self.state().free()
     }
 }
 
@@ -293,13 +308,19 @@ impl DiskFile for Handle {
     }
 
     fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
-        let change = Change::Write(at, bytes.to_vec());
         let mut state = self.sim.change()?;
+        let fails = std::mem::take(&mut state.write_fails);
+        let written = if fails { &bytes[..bytes.len() / 2] } else { bytes };
+        state.take(self.number, at + written.len() as u64)?;
+        let change = Change::Write(at, written.to_vec());
         if let Some(file) = state.files.get_mut(&self.number) {
             change.apply(&mut file.current);
             file.unsynced.push(change);
         }
-        Ok(())
+        match fails {
+            true => Err(io::ErrorKind::StorageFull.into()),
+            false => Ok(()),
+        }
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -329,7 +350,11 @@ impl DiskFile for Handle {
     }
 
     fn reserve(&self, bytes: u64) -> io::Result<()> {
-        self.set_length(bytes)
+        self.sim.state().take(self.number, bytes)?;
+        match bytes > self.length()? {
+            true => self.set_length(bytes),
+            false => Ok(()),
+        }
     }
 }
 
