@@ -320,6 +320,7 @@ impl SegmentLog {
                 core: core.clone(),
                 writer,
                 open,
+                last_lsn: recovered.found[writer],
                 encoder: Encoder::default(),
             };
             log.committers

@@ -48,6 +48,8 @@ pub(super) struct Committer {
     pub(super) core: Arc<Core>,
     pub(super) writer: usize,
     pub(super) open: Option<Open>,
+    /// The number of its last commit.
+    pub(super) last_lsn: u64,
     pub(super) encoder: Encoder,
 }
 
@@ -123,7 +125,8 @@ impl Committer {
         // A number is used once, even by a commit that fails.
         let lsn = core.next_lsn();
         let batches: Vec<&AppendBatch> = batches.iter().collect();
-        let contents = self.encoder.encode(&batches, Vec::new(), open.of.salt, lsn, at);
+        let (previous, salt) = (Some(self.last_lsn), open.of.salt);
+        let contents = self.encoder.encode(&batches, Vec::new(), salt, previous, lsn, at);
         let length = at + self.encoder.bytes.len() as u64;
         if let Err(error) = open.file.write_at(&self.encoder.bytes, at) {
             // Its end was never written, so what came of it is no commit, to whoever looks; the next one is written over it.
@@ -137,6 +140,7 @@ impl Committer {
             return Err(StoreError::Unknown);
         }
         core.note_success();
+        self.last_lsn = lsn;
         open.of.length = length;
         open.entries += contents.entries.len();
         core.view.write().add(number, length, &contents);
@@ -170,8 +174,10 @@ impl Committer {
                 (open.reserved, open.is_torn) = (open.of.length, false);
             }
             let needed = SEGMENT_HEAD as u64 + bytes;
+            let last = self.open.as_ref().map_or(0, |open| open.of.number);
             let new = match core.keeper.take_spare(self.writer) {
-                Some(spare) if needed <= spare.room => spare,
+                // Numbers tell in which order segments were written.
+                Some(spare) if needed <= spare.room && last < spare.of.number => spare,
                 unfit => {
                     let new = core.create(self.writer, needed, needed.max(core.options.segment_bytes))?;
                     unfit.iter().for_each(|spare| core.files.remove(spare.of.number));

@@ -129,7 +129,7 @@ impl<'a> Rewriter<'a> {
         let at = part.of.length;
         let contents = self
             .encoder
-            .encode(&[&batch], deletes, part.of.salt, (self.next_lsn)(), at);
+            .encode(&[&batch], deletes, part.of.salt, None, (self.next_lsn)(), at);
         part.file.write_at(&self.encoder.bytes, at)?;
         part.of.length += self.encoder.bytes.len() as u64;
         part.held.add(&contents);
