@@ -373,7 +373,8 @@ fn snapshot(config: &Config, folder: &Path, out: &mut dyn Write) -> Result<(), F
         return Err(Failure::config("there is no store yet: no relay ever ran here"));
     }
     // The relay's working directory is another one.
-    let folder = std::path::absolute(folder).map_err(|error| Failure::usage(format!("{folder:?}: {error}")))?;
+    let folder =
+        std::path::absolute(folder).map_err(|error| Failure::usage(format!("{folder:?}: {error}")))?;
     let copied = match serve::open_embedded(config)? {
         Err(OpenError::Locked(_)) => {
             let body = serde_json::json!({ "folder": folder }).to_string();

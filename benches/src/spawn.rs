@@ -134,9 +134,8 @@ impl Relay {
             .stdout(Stdio::null())
             .stderr(log);
         self.child = command.spawn().doing("spawn the relay")?;
-        wait_for_listener(&self.address, Instant::now() + START_TIMEOUT).map_err(|what| {
-            Error::Spawn(format!("{what}\n{}", log_tail(&self.dir.path().join("stderr"))))
-        })
+        wait_for_listener(&self.address, Instant::now() + START_TIMEOUT)
+            .map_err(|what| Error::Spawn(format!("{what}\n{}", log_tail(&self.dir.path().join("stderr")))))
     }
 
     /// The segments of its log.
@@ -144,7 +143,9 @@ impl Relay {
         let folder = self.dir.path().join("data/store/log");
         let entries = fs::read_dir(folder).doing("list the relay's segments")?;
         let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
-        Ok(paths.filter(|path| path.extension().is_some_and(|e| e == "seg")).collect())
+        Ok(paths
+            .filter(|path| path.extension().is_some_and(|e| e == "seg"))
+            .collect())
     }
 
     /// Its process id.

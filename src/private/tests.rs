@@ -42,9 +42,8 @@ async fn request(
         port: server.private.port(),
     };
     let (path, bearer, body) = (path.to_owned(), bearer.map(str::to_owned), body.to_owned());
-    let answer = tokio::task::spawn_blocking(move || {
-        ask(&listener, method, &path, bearer.as_deref(), &body, STEP)
-    });
+    let answer =
+        tokio::task::spawn_blocking(move || ask(&listener, method, &path, bearer.as_deref(), &body, STEP));
     answer.await.unwrap().unwrap()
 }
 
@@ -55,9 +54,8 @@ async fn public(server: &Server, path: &str, bearer: Option<&str>) -> Answer {
         port: server.public.port(),
     };
     let (path, bearer) = (path.to_owned(), bearer.map(str::to_owned));
-    let answer = tokio::task::spawn_blocking(move || {
-        ask(&listener, "GET", &path, bearer.as_deref(), "", STEP)
-    });
+    let answer =
+        tokio::task::spawn_blocking(move || ask(&listener, "GET", &path, bearer.as_deref(), "", STEP));
     answer.await.unwrap().unwrap()
 }
 
@@ -567,13 +565,26 @@ async fn workspaces_are_looked_at() {
     let copy = folder.path().join("copy");
     let body = serde_json::json!({ "folder": copy }).to_string();
     for wrong in [None, Some("wrong"), Some(TOKEN)] {
-        assert_eq!(request(&server, "POST", "/snapshot", wrong, &body).await.status, 401);
+        assert_eq!(
+            request(&server, "POST", "/snapshot", wrong, &body).await.status,
+            401
+        );
     }
     for bad in ["", "{}", r#"{"folder":5}"#, r#"{"folder":"copy"}"#] {
-        assert_eq!(request(&server, "POST", "/snapshot", Some(&key), bad).await.status, 400, "{bad}");
+        assert_eq!(
+            request(&server, "POST", "/snapshot", Some(&key), bad)
+                .await
+                .status,
+            400,
+            "{bad}"
+        );
     }
     let copied = request(&server, "POST", "/snapshot", Some(&key), &body).await;
-    assert_eq!((copied.status, &json(&copied)["damaged"]), (201, &0.into()), "{copied:?}");
+    assert_eq!(
+        (copied.status, &json(&copied)["damaged"]),
+        (201, &0.into()),
+        "{copied:?}"
+    );
     let again = request(&server, "POST", "/snapshot", Some(&key), &body).await;
     assert_eq!(again.status, 409, "never over a store: {again:?}");
     server.stop().await;

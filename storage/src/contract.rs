@@ -926,7 +926,10 @@ pub fn a_snapshot_is_one_moment<S: Subject>(subject: &S, copy: impl Fn(&S::Store
             for (writer, before) in (0..WRITERS).zip(before) {
                 let all = |stream| seqs(&read(&copy, stream, 0, usize::MAX, usize::MAX));
                 let last = all(handshakes(writer)).len() as u64;
-                assert!(last >= before, "writer {writer}: {before} was acknowledged, {last} is there");
+                assert!(
+                    last >= before,
+                    "writer {writer}: {before} was acknowledged, {last} is there"
+                );
                 assert!(all(handshakes(writer)).into_iter().eq(1..=last));
                 let kept = (1..=last).filter(|seq| !is_deleted(*seq, last));
                 assert_eq!(all(envelopes(writer)), kept.collect::<Vec<_>>());

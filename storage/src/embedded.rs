@@ -210,10 +210,8 @@ impl Embedded {
             let new = fjall_control::open_tables(&control_folder)?;
             let own = RealmId(segments::PARTITION.into());
             let copied = control.with_tables(|tables| match tables {
-                Some(tables) => {
-                    migrate::copy_records(tables, &tables.db.snapshot(), &new, Some(&own))
-                        .map_err(std::io::Error::other)
-                }
+                Some(tables) => migrate::copy_records(tables, &tables.db.snapshot(), &new, Some(&own))
+                    .map_err(std::io::Error::other),
                 None => Err(std::io::Error::other("the control store is closed")),
             });
             copied.map_err(|e| format::io(&from.join(CONTROL), e))?;

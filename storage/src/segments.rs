@@ -42,7 +42,7 @@ pub(crate) mod verify;
 mod view;
 
 use self::committer::{Committer, Open};
-use self::disk::Disk;
+use self::disk::{Disk, DiskFile};
 use self::find::Finder;
 use self::format::{Encoder, Kind, SEGMENT_HEAD, SegmentHead, batch_bytes};
 use self::index::Of;
@@ -70,13 +70,15 @@ pub(crate) const REQUESTS_MAX: usize = 4096;
 const WAITING_BYTES_MAX: usize = 256 << 20;
 /// Reads waiting; more are refused. A realm asks for one page per subscriber that catches up.
 const READS_MAX: usize = 4096;
+/// A segment gets all its room at once where this many times as much is free, or else this part of what is free.
+const STEP_PART: u64 = 4;
 /// Reader threads.
 const READERS: usize = 2;
 
 /// How a log is set up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
-    /// Room set aside for a segment.
+    /// Room of a segment.
     pub(crate) segment_bytes: u64,
     /// What is kept free on the disk: with less, nothing is taken.
     pub(crate) reserve_bytes: u64,
@@ -149,13 +151,26 @@ impl Core {
         free.is_none_or(|free| free >= self.options.reserve_bytes)
     }
 
-    fn check_room(&self) -> io::Result<()> {
-        match self.has_room() {
-            true => Ok(()),
-            false => Err(io::Error::new(
-                io::ErrorKind::StorageFull,
-                "less is free than what is kept free",
-            )),
+    /// Sets room aside in a file that has `reserved` bytes: up to `wanted` in all, `needed` at least. Answers how many
+    /// it has then. Where little is free it takes small steps, so that what is kept free stays so and nothing is
+    /// withheld from others that is not needed yet.
+    fn set_aside(&self, file: &dyn DiskFile, reserved: u64, needed: u64, wanted: u64) -> io::Result<u64> {
+        let needed = needed.saturating_sub(reserved);
+        let mut step = wanted.saturating_sub(reserved).max(needed);
+        // Where the file system does not say, writing will tell.
+        if let Some(free) = self.files.disk.free_bytes(&self.files.folder) {
+            let usable = free.saturating_sub(self.options.reserve_bytes);
+            if usable < needed {
+                let what = "less is free than what is kept free";
+                return Err(io::Error::new(io::ErrorKind::StorageFull, what));
+            }
+            step = step.min((usable / STEP_PART).max(needed));
+        }
+        match file.reserve(reserved + step) {
+            Ok(()) => Ok(reserved + step),
+            // A quota or a limit, of which nothing is known here.
+            Err(_) if needed < step => file.reserve(reserved + needed).map(|()| reserved + needed),
+            Err(error) => Err(error),
         }
     }
 
@@ -175,8 +190,8 @@ impl Core {
         }
     }
 
-    /// Makes a new segment.
-    fn create(&self, writer: usize, bytes: u64) -> io::Result<Open> {
+    /// Makes a new segment for `room` bytes, of which `needed` are set aside at least.
+    fn create(&self, writer: usize, needed: u64, room: u64) -> io::Result<Open> {
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         let mut salt = [0; 8];
         getrandom::fill(&mut salt).map_err(io::Error::other)?;
@@ -188,13 +203,14 @@ impl Core {
             salt: u64::from_le_bytes(salt),
         };
         let path = self.files.segment_path(number);
-        let made = self.files.disk.create(&path, bytes).and_then(|file| {
+        let made = self.files.disk.create(&path).and_then(|file| {
+            let reserved = self.set_aside(&*file, 0, needed, room)?;
             file.write_at(&head.encode(), 0)?;
             file.sync()?;
             self.files.disk.sync_folder(&self.files.folder)?;
-            Ok(file)
+            Ok((file, reserved))
         });
-        let file = made.inspect_err(|_| {
+        let (file, reserved) = made.inspect_err(|_| {
             // Half of a file is found and removed at the next start otherwise.
             let _ = self.files.disk.remove(&path);
         })?;
@@ -206,8 +222,10 @@ impl Core {
                 length: SEGMENT_HEAD as u64,
             },
             file,
-            room: bytes,
+            room,
+            reserved,
             entries: 0,
+            is_torn: false,
         })
     }
 }
@@ -304,7 +322,7 @@ impl SegmentLog {
                 core: core.clone(),
                 writer,
                 open,
-                poisoned: false,
+                last_lsn: recovered.found[writer],
                 encoder: Encoder::default(),
             };
             log.committers
@@ -373,15 +391,15 @@ fn reopen(core: &Core, number: u64) -> Option<Open> {
     if hot.of.length * 4 > room * 3 {
         return None;
     }
-    if let Err(error) = hot.file.reserve(room) {
-        tracing::warn!(%error, "a segment can't be gone on with");
-        return None;
-    }
+    let length = hot.file.length();
+    let reserved = length.inspect_err(|error| tracing::warn!(%error, "a segment can't be gone on with"));
     Some(Open {
         of: hot.of,
         file: hot.file.clone(),
         room,
+        reserved: reserved.ok()?,
         entries: hot.held.entries,
+        is_torn: false,
     })
 }
 

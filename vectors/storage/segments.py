@@ -64,8 +64,9 @@ def segment(data):
     need(crc == crc32c(data[:60]), "checksum of the header")
     entries, deletions, last, at = {}, [], 0, 64
     while at < len(data) and any(data[at : at + 8]):
-        length, lsn = commit(data, at, salt, entries, deletions)
+        length, lsn, back = commit(data, at, salt, entries, deletions)
         need(lsn > last, "commit numbers rise")
+        need(back == 0 if kind == 2 else last == 0 or lsn - back == last, f"what comes before the commit at {at}")
         last, at = lsn, at + length
     need(not any(data[at:]), f"zeros after the last commit at {at}")
     return {"store": store, "number": number, "salt": salt, "end": at, "last": last}, entries, deletions
@@ -74,8 +75,8 @@ def segment(data):
 def commit(data, start, salt, entries, deletions):
     head = Cursor(data[start:])
     need(head.take(4) == b"CMT1", f"commit at {start}")
-    crc, total, metadata, runs, deletes, usages, zero, lsn, own = head.numbers("IIIIIIIQQ")
-    need(zero == 0 and own == salt and total % 8 == 0, f"head of the commit at {start}")
+    crc, total, metadata, runs, deletes, usages, back, lsn, own = head.numbers("IIIIIIIQQ")
+    need(own == salt and total % 8 == 0, f"head of the commit at {start}")
     need(crc == crc32c(data[start + 8 : start + 48 + metadata]), f"checksum of the commit at {start}")
     meta, payload = Cursor(head.take(metadata)), start + 48 + metadata
     for _ in range(runs):
@@ -103,7 +104,7 @@ def commit(data, start, salt, entries, deletions):
     need(not any(end.take(-payload % 8)), f"padding at {payload}")
     need(end.take(4) == b"END1" and end.numbers("IQ") == (crc, lsn), f"commit record of {start}")
     need(end.at == len(end.data), f"length of the commit at {start}")
-    return total, lsn
+    return total, lsn, back
 
 
 def index(data, of, entries, deletions):

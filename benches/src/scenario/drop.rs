@@ -75,7 +75,10 @@ pub(super) fn compact(args: &BenchArgs) -> Result<Row, Error> {
         let log = Log::fill(&mut bench, &second, size_bytes, COMPACT_PIECE, Some(kept))?;
         runs.push(log.compact_beside_sends(args, &bench)?);
     }
-    let what = format!("SEND, {} per s, while half-dead segments are rewritten", steady::RATE);
+    let what = format!(
+        "SEND, {} per s, while half-dead segments are rewritten",
+        steady::RATE
+    );
     Ok(row("compact", what, runs))
 }
 
@@ -198,7 +201,9 @@ impl Log {
         let window = Window::open(bench.server.as_ref())?;
         while relay.borrow().segments()?.is_superset(&before) {
             if window.elapsed() > COMPACT_TIMEOUT {
-                return Err(Error::Unexpected(format!("nothing was compacted within {COMPACT_TIMEOUT:?}")));
+                return Err(Error::Unexpected(format!(
+                    "nothing was compacted within {COMPACT_TIMEOUT:?}"
+                )));
             }
             steady::turn_for(&mut net, &mut load, LOOK_EVERY)?;
         }

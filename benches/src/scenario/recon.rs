@@ -67,8 +67,12 @@ const COLD_SIZE_BYTES: usize = 1024;
 pub(super) fn cold(args: &BenchArgs) -> Result<Row, Error> {
     let size_bytes = args.size.unwrap_or(COLD_SIZE_BYTES);
     let mut bench = Bench::enter(args, super::LOADERS, false)?;
-    let groups = bench.workspace.groups(args.groups.unwrap_or(COLD_GROUPS).max(1) + 1);
-    let (last, groups) = groups.split_last().ok_or_else(|| Error::Usage("--groups: at least 1".into()))?;
+    let groups = bench
+        .workspace
+        .groups(args.groups.unwrap_or(COLD_GROUPS).max(1) + 1);
+    let (last, groups) = groups
+        .split_last()
+        .ok_or_else(|| Error::Usage("--groups: at least 1".into()))?;
     let mut clients = Vec::new();
     for group in groups {
         let items = stored(&bench, *group, size_bytes, args.stored())?;

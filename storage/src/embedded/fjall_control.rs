@@ -242,11 +242,11 @@ impl FjallControl {
 /// Looks at the database, opens it, and looks whether everything acknowledged is in it: up to `synced`. Also the number
 /// of its last commit group.
 pub(super) fn open_checked(folder: &Path, store: &[u8; 16], synced: u64) -> Result<(Tables, u64), OpenError> {
-    open_audited(folder, store, synced, tables::KEYSPACES)
+    open_guarded(folder, store, synced, tables::KEYSPACES)
 }
 
-/// The same of a database with so many keyspaces, fjall's own among them.
-pub(super) fn open_audited(
+/// The same with a database of so many keyspaces.
+pub(super) fn open_guarded(
     folder: &Path,
     store: &[u8; 16],
     synced: u64,
@@ -301,12 +301,7 @@ fn open_failed(folder: &Path, error: &fjall::Error) -> OpenError {
 }
 
 /// The number of the last commit group in the database, which must hold everything that was acknowledged.
-fn last_group(
-    folder: &Path,
-    tables: &Tables,
-    store: &[u8; 16],
-    synced: u64,
-) -> Result<u64, OpenError> {
+fn last_group(folder: &Path, tables: &Tables, store: &[u8; 16], synced: u64) -> Result<u64, OpenError> {
     let damaged = |what: String| OpenError::Unusable {
         file: folder.join(format::DB),
         reason: format!("{what}. {RESTORE}"),

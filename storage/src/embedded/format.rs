@@ -5,7 +5,8 @@
 //! | `LOCK` | held (flock) by the one process that has the store open; empty |
 //! | `FORMAT` | version of everything in the folder, and the store's random id; written last, so it marks a whole store |
 //! | `CREATING` | there while a new store is being made; without `FORMAT` beside it, nothing was ever acknowledged |
-//! | `control/` | the control store: `db/`, a fjall database, `SYNCED` ([`super::synced`]), second names while it opens ([`super::guard`]) |
+//! | `control/` | the control store: `db/`, a fjall database, and `SYNCED` ([`super::synced`]) |
+//! | `control/opening/`, `control/opened/` | second names of its files while it opens ([`super::guard`]) |
 //! | `log/` | the log ([`crate::segments`]) |
 
 use super::{CONTROL, LOG, OpenError, migrate};

@@ -4,7 +4,7 @@
 //! that is complete is kept when the migration is interrupted: the next start goes on from there. Once all is there the
 //! new version is written into `FORMAT`, which is the switch, and only then the old database goes.
 
-use super::fjall_control::{FjallControl, open_audited, open_tables};
+use super::fjall_control::{FjallControl, open_guarded, open_tables};
 use super::format::{self, Format, io};
 use super::synced::Synced;
 use super::tables::{self, Tables};
@@ -48,7 +48,7 @@ struct Old<'a> {
 impl<'a> Old<'a> {
     fn open(folder: &'a Path, store: &[u8; 16]) -> Result<Self, OpenError> {
         let (_, synced) = Synced::open(folder)?;
-        let (tables, _) = open_audited(folder, store, synced, OLD_KEYSPACES)?;
+        let (tables, _) = open_guarded(folder, store, synced, OLD_KEYSPACES)?;
         let log = tables
             .db
             .keyspace("log", || {

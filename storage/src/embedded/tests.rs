@@ -454,7 +454,10 @@ fn a_copy_made_under_load_is_the_store_at_one_moment() {
         count.set(count.get() + 1);
         let to = copies.path().join(count.get().to_string());
         let findings = store.snapshot(&to).expect("copies");
-        assert!(findings.damage.is_empty() && findings.segments > 1, "{findings:?}");
+        assert!(
+            findings.damage.is_empty() && findings.segments > 1,
+            "{findings:?}"
+        );
         assert!(store.snapshot(&to).is_err(), "never over a store");
         Embedded::open_with(&to, 0, 40_000).expect("opens")
     });

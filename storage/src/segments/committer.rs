@@ -34,9 +34,13 @@ const KEEPER_PATIENCE: Duration = Duration::from_secs(2);
 pub(super) struct Open {
     pub(super) of: Of,
     pub(super) file: Arc<dyn DiskFile>,
-    /// Bytes set aside for it.
+    /// Bytes it may have.
     pub(super) room: u64,
+    /// Bytes set aside for it so far.
+    pub(super) reserved: u64,
     pub(super) entries: usize,
+    /// A write failed, and what it left may follow the last commit.
+    pub(super) is_torn: bool,
 }
 
 /// The committer's own.
@@ -44,8 +48,8 @@ pub(super) struct Committer {
     pub(super) core: Arc<Core>,
     pub(super) writer: usize,
     pub(super) open: Option<Open>,
-    /// A write or a sync failed: what is in the segment is not known, and stays so until the next start.
-    pub(super) poisoned: bool,
+    /// The number of its last commit.
+    pub(super) last_lsn: u64,
     pub(super) encoder: Encoder,
 }
 
@@ -76,7 +80,7 @@ impl Committer {
             Vec::with_capacity(requests.len()),
         );
         for Request { batch, done, bytes } in requests {
-            if self.poisoned || bytes > BATCH_BYTES_MAX {
+            if self.core.health.has_failed() || bytes > BATCH_BYTES_MAX {
                 guarded("an answer to a commit", || {
                     done.give(Err(StoreError::NotCommitted))
                 });
@@ -121,25 +125,28 @@ impl Committer {
         // A number is used once, even by a commit that fails.
         let lsn = core.next_lsn();
         let batches: Vec<&AppendBatch> = batches.iter().collect();
-        let mut contents = self.encoder.encode(&batches, Vec::new(), open.of.salt, lsn, at);
+        let (previous, salt) = (Some(self.last_lsn), open.of.salt);
+        let mut contents = self.encoder.encode(&batches, Vec::new(), salt, previous, lsn, at);
         let length = at + self.encoder.bytes.len() as u64;
         if let Err(error) = open.file.write_at(&self.encoder.bytes, at) {
             // Its end was never written, so what came of it is no commit, to whoever looks; the next one is written over it.
+            open.is_torn = true;
             core.note_refusal(&error);
             return Err(StoreError::NotCommitted);
         }
         if let Err(error) = open.file.sync() {
             tracing::error!(%error, "a sync failed: the log takes nothing more until restarted");
-            self.poison();
+            core.health.fail();
             return Err(StoreError::Unknown);
         }
         core.note_success();
+        self.last_lsn = lsn;
         open.of.length = length;
         open.entries += contents.entries.len();
         core.view.write().add(number, length, &contents);
         if let Err(error) = core.synced.advance(self.writer, lsn) {
             tracing::error!(%error, "writing SYNCED failed; the log takes nothing more until restarted");
-            self.poison();
+            core.health.fail();
             return Err(StoreError::Unknown);
         }
         if !contents.deletes.is_empty() {
@@ -152,25 +159,31 @@ impl Committer {
         Ok(())
     }
 
-    fn poison(&mut self) {
-        self.poisoned = true;
-        self.core.health.fail();
-    }
-
     /// Sees to it that there is a segment with room for so many bytes.
     fn make_room(&mut self, bytes: u64) -> io::Result<()> {
         let core = self.core.clone();
         let fits = |open: &Open| open.of.length + bytes <= open.room && open.entries < ENTRIES_MAX;
         if !self.open.as_ref().is_some_and(fits) {
             self.wait_for_keeper()?;
-            let wanted = (SEGMENT_HEAD as u64 + bytes).max(core.options.segment_bytes);
-            let new = match core
-                .keeper
-                .take_spare(self.writer)
-                .filter(|spare| wanted <= spare.room)
-            {
-                Some(spare) => spare,
-                None => core.create(self.writer, wanted)?,
+            // Only a writer's last segment may have a torn end when it starts again.
+            if let Some(open) = self.open.as_mut().filter(|open| open.is_torn) {
+                open.file.set_length(open.of.length)?;
+                if let Err(error) = open.file.sync() {
+                    core.health.fail();
+                    return Err(error);
+                }
+                (open.reserved, open.is_torn) = (open.of.length, false);
+            }
+            let needed = SEGMENT_HEAD as u64 + bytes;
+            let last = self.open.as_ref().map_or(0, |open| open.of.number);
+            let new = match core.keeper.take_spare(self.writer) {
+                // Numbers tell in which order segments were written.
+                Some(spare) if needed <= spare.room && last < spare.of.number => spare,
+                unfit => {
+                    let new = core.create(self.writer, needed, needed.max(core.options.segment_bytes))?;
+                    unfit.iter().for_each(|spare| core.files.remove(spare.of.number));
+                    new
+                }
             };
             core.view.write().hot.push(Hot {
                 of: new.of,
@@ -182,12 +195,14 @@ impl Committer {
                 core.keeper.want(Chore::Seal(old.of.number));
             }
         }
-        if self
-            .open
-            .as_ref()
-            .is_some_and(|open| open.of.length + bytes > open.room / 2)
-        {
-            core.keeper.want(Chore::Spare(self.writer));
+        if let Some(open) = &mut self.open {
+            let end = open.of.length + bytes;
+            if end > open.reserved {
+                open.reserved = core.set_aside(&*open.file, open.reserved, end, open.room)?;
+            }
+            if end > open.room / 2 {
+                core.keeper.want(Chore::Spare(self.writer));
+            }
         }
         Ok(())
     }
@@ -220,7 +235,7 @@ impl Committer {
     /// A clean end: what was set aside is given back.
     fn close(&mut self) {
         if let Some(open) = self.open.take()
-            && !self.poisoned
+            && !self.core.health.has_failed()
             && let Err(error) = open
                 .file
                 .set_length(open.of.length)

@@ -68,7 +68,8 @@ pub(super) fn candidates(core: &Core) -> Vec<Arc<Sealed>> {
         .filter(|segment| is_dead(segment) || is_small(segment))
         .cloned()
         .partition(|segment| is_dead(segment));
-    dead.sort_by_key(|segment| live(segment));
+    // What is deleted meanwhile must not change the order under way.
+    dead.sort_by_cached_key(|segment| live(segment));
     let mut chosen = Vec::new();
     // Small ones come along where they save a file; alone only if there are several.
     let with_small = dead.len() + small.len() >= SMALL_COUNT;

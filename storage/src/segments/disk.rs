@@ -12,9 +12,9 @@ use std::time::Instant;
 
 /// A file system.
 pub(crate) trait Disk: Send + Sync {
-    /// Makes a file of `bytes` zeros with room for them set aside. It is there for good after [`DiskFile::sync`] and
+    /// Makes an empty file, in place of one that has this name. It is there for good after [`DiskFile::sync`] and
     /// [`Disk::sync_folder`].
-    fn create(&self, path: &Path, bytes: u64) -> io::Result<Arc<dyn DiskFile>>;
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
     /// Opens one for reading and writing.
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
     /// Gives a file another name, replacing one that has it.
@@ -41,7 +41,7 @@ pub(crate) trait DiskFile: Send + Sync {
     fn length(&self) -> io::Result<u64>;
     /// Cuts it.
     fn set_length(&self, bytes: u64) -> io::Result<()>;
-    /// Lengthens it by zeros and sets room aside for them.
+    /// Lengthens it to so many bytes by zeros, and sets room aside for them.
     fn reserve(&self, bytes: u64) -> io::Result<()>;
 }
 
@@ -49,14 +49,13 @@ pub(crate) trait DiskFile: Send + Sync {
 pub(crate) struct System;
 
 impl Disk for System {
-    fn create(&self, path: &Path, bytes: u64) -> io::Result<Arc<dyn DiskFile>> {
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(true)
             .open(path)?;
-        DiskFile::reserve(&file, bytes)?;
         Ok(Arc::new(file))
     }
 
@@ -114,7 +113,10 @@ impl DiskFile for File {
             Err(e) if e == rustix::io::Errno::OPNOTSUPP => {}
             done => done?,
         }
-        self.set_len(bytes)
+        match bytes > self.metadata()?.len() {
+            true => self.set_len(bytes),
+            false => Ok(()),
+        }
     }
 }
 

@@ -85,6 +85,8 @@ impl Entry {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Contents {
     pub(super) lsn: u64,
+    /// The number of the commit its writer wrote before it, 0 if this is the first; `None` if it does not say.
+    pub(super) previous: Option<u64>,
     pub(super) entries: Vec<Entry>,
     /// Streams, and how many of `entries` are theirs, in order.
     pub(super) runs: Vec<(StreamId, usize)>,
@@ -215,17 +217,21 @@ pub(super) struct Encoder {
 impl Encoder {
     /// Encodes the batches as one commit that will lie at `at` of its segment. Every record is shorter than 4 GiB, and so
     /// is the segment.
-    /// `deletes` are those of records that are known by their numbers alone.
+    /// `deletes` are those of records that are known by their numbers alone. `previous` is the number of the commit that
+    /// its writer wrote before it.
     pub(super) fn encode(
         &mut self,
         batches: &[&AppendBatch],
         deletes: Vec<(StreamId, Ranges)>,
         salt: u64,
+        previous: Option<u64>,
         lsn: u64,
         at: u64,
     ) -> Contents {
+        let back = previous.map_or(0, |previous| u32::try_from(lsn - previous).unwrap_or(0));
         let mut contents = std::mem::take(&mut self.spare);
         contents.lsn = lsn;
+        contents.previous = previous.filter(|_| back > 0);
         contents.deletes = deletes;
         let out = &mut self.bytes;
         out.clear();
@@ -311,7 +317,7 @@ impl Encoder {
             runs,
             contents.deletes.len() as u32,
             contents.usage.len() as u32,
-            0,
+            back,
         ];
         for (place, number) in out.chunks_exact_mut(4).zip(numbers) {
             place.copy_from_slice(&number.to_le_bytes());
@@ -371,7 +377,7 @@ impl Commit {
         let crc = rest.u32()?;
         let (total, metadata) = (rest.u32()? as usize, rest.u32()? as usize);
         let (runs, deletes, usages) = (rest.u32()?, rest.u32()?, rest.u32()?);
-        rest.zeros(4)?;
+        let back = u64::from(rest.u32()?);
         let lsn = rest.u64()?;
         (rest.u64()? == salt && total.is_multiple_of(ALIGN)).then_some(())?;
         // What is cut short is not whole, but has a beginning.
@@ -381,6 +387,7 @@ impl Commit {
         (crc32c::crc32c(bytes.get(8..COMMIT_HEAD + metadata)?) == crc).then_some(())?;
         let mut contents = Contents {
             lsn,
+            previous: lsn.checked_sub(back).filter(|_| back > 0),
             ..Contents::default()
         };
         let mut payload = COMMIT_HEAD + metadata;
@@ -493,11 +500,12 @@ mod tests {
     fn a_commit_says_what_was_put_into_it_and_no_flipped_bit_passes() {
         let batch = batch();
         let mut encoder = Encoder::default();
-        let contents = encoder.encode(&[&batch, &batch], Vec::new(), 9, 5, 16);
+        let contents = encoder.encode(&[&batch, &batch], Vec::new(), 9, Some(3), 5, 16);
         let mut segment = vec![0; 16];
         segment.extend_from_slice(&encoder.bytes);
         let commit = Commit::parse(&segment, 16, 9).expect("whole");
         assert_eq!(commit.contents, contents);
+        assert_eq!(contents.previous, Some(3));
         assert_eq!(commit.bytes, segment.len() - 16);
         assert!(commit.bytes <= 2 * batch_bytes(&batch) + COMMIT_OVERHEAD);
         for (entry, append) in contents.entries.iter().zip(batch.appends.iter().cycle()) {

@@ -175,7 +175,9 @@ pub(super) fn encode(held: &Held, of: &Of) -> Vec<u8> {
 /// go first.
 pub(super) fn encode_into(out: &mut Vec<u8>, held: &Held, of: &Of, rest_a_while: &dyn Fn(Instant)) {
     out.clear();
-    out.reserve(held.entries * (ENTRY_BYTES + 1) + held.streams.len() * (ROW_BYTES + CRC_BYTES) + HEAD + PAGE);
+    out.reserve(
+        held.entries * (ENTRY_BYTES + 1) + held.streams.len() * (ROW_BYTES + CRC_BYTES) + HEAD + PAGE,
+    );
     out.resize(HEAD, 0);
     let (mut rested_at, mut began) = (0, Instant::now());
     let mut rows = Vec::with_capacity(held.streams.len() + held.deletes.len());
@@ -482,7 +484,7 @@ pub(super) fn write_paced(
     rest: &dyn Fn(Instant),
 ) -> io::Result<()> {
     let new = path.with_extension("idx.new");
-    let file = disk.create(&new, bytes.len() as u64)?;
+    let file = disk.create(&new)?;
     disk::write_paced(&*file, bytes, 0, piece_bytes, rest)?;
     disk.rename(&new, path)?;
     match path.parent() {

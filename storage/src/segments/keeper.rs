@@ -7,11 +7,12 @@ use super::compact;
 use super::index::{self, Held, Summary};
 use super::list::{Change, State};
 use super::ranges::Ranges;
-use super::view::Sealed;
+use super::view::{Hot, Sealed};
 use crate::StoreError;
 use crate::handoff::{Handoff, Parked};
 use crate::log::StreamId;
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
@@ -21,6 +22,14 @@ use std::time::{Duration, Instant};
 #[cfg(target_os = "linux")]
 const NICENESS: i32 = 10;
 
+/// What a disk says that takes no more.
+const NO_ROOM: [ErrorKind; 3] = [
+    ErrorKind::StorageFull,
+    ErrorKind::QuotaExceeded,
+    ErrorKind::FileTooLarge,
+];
+/// A spare has this much set aside at least, so that its making tells whether a commit would find room.
+const PROBE_BYTES: u64 = 1 << 20;
 /// Of the memory indexes are made in, what is kept.
 const INDEX_BYTES_KEPT: usize = 32 << 20;
 /// With more segments that wait for their index, no pauses are made.
@@ -187,7 +196,7 @@ pub(super) fn urgent(core: &Arc<Core>) {
 fn perform(core: &Arc<Core>, chore: Chore) -> bool {
     match chore {
         Chore::Seal(number) => {
-            let sealed = seal(core, number);
+            let sealed = seal_up_to(core, number);
             if sealed.is_err() {
                 core.keeper.seal_failed.store(true, Ordering::Relaxed);
             }
@@ -208,13 +217,10 @@ fn perform(core: &Arc<Core>, chore: Chore) -> bool {
             if let Some(old) = old {
                 core.files.remove(old.of.number);
             }
-            let made = core
-                .check_room()
-                .and_then(|()| core.create(writer, core.options.segment_bytes));
-            match made {
+            let room = core.options.segment_bytes;
+            match core.create(writer, PROBE_BYTES.min(room), room) {
                 Ok(spare) => {
                     core.note_success();
-
                     let mut spares = core.keeper.spares.lock().unwrap_or_else(PoisonError::into_inner);
                     spares.insert(writer, spare);
                 }
@@ -250,7 +256,9 @@ fn tidy(core: &Arc<Core>) {
             Ok(()) => tracing::debug!(segments = inputs.len(), "rewrote segments"),
             Err(stopped) => {
                 report(&stopped, "segments could not be rewritten");
-                for input in &inputs {
+                // Without room it works another time.
+                let is_full = matches!(&stopped, compact::Stopped::Io(e) if NO_ROOM.contains(&e.kind()));
+                for input in inputs.iter().filter(|_| !is_full) {
                     input.is_unfit.store(true, Ordering::Relaxed);
                 }
                 return;
@@ -263,6 +271,20 @@ fn report(stopped: &compact::Stopped, what: &str) {
     if !matches!(stopped, compact::Stopped::Closed) {
         tracing::error!(error = %stopped, "{what}");
     }
+}
+
+/// Seals a segment, and before it those its writer wrote earlier: what the list says of a writer holds for all of them.
+fn seal_up_to(core: &Arc<Core>, number: u64) -> Result<(), StoreError> {
+    let mut numbers: Vec<u64> = {
+        let view = core.view.read();
+        let Some(last) = view.hot.iter().find(|hot| hot.of.number == number) else {
+            return Ok(());
+        };
+        let earlier = |hot: &&Hot| hot.writer == last.writer && hot.of.number <= number;
+        view.hot.iter().filter(earlier).map(|hot| hot.of.number).collect()
+    };
+    numbers.sort_unstable();
+    numbers.into_iter().try_for_each(|number| seal(core, number))
 }
 
 /// Gives a segment that is full its index, and puts it into the list of segments.
@@ -279,9 +301,12 @@ fn seal(core: &Arc<Core>, number: u64) -> Result<(), StoreError> {
     let Some((of, writer, file, held)) = found else {
         return Ok(());
     };
-    file.set_length(of.length)
-        .and_then(|()| file.sync())
-        .map_err(io)?;
+    if core.health.has_failed() {
+        return Err(StoreError::NotCommitted);
+    }
+    file.set_length(of.length).map_err(io)?;
+    // A second one could succeed and mean nothing.
+    file.sync().inspect_err(|_| core.health.fail()).map_err(io)?;
     let path = core.files.index_path(number);
     {
         let rest = |began| rest(core, began);
@@ -315,6 +340,9 @@ fn seal(core: &Arc<Core>, number: u64) -> Result<(), StoreError> {
         last_lsn: summary.last_lsn,
     };
     change.set(number, state);
+    if summary.last_lsn > 0 {
+        change.wrote(writer as u32, number, summary.last_lsn);
+    }
     change.commit(&*core.control)?;
 
     let sealed = Arc::new(Sealed::new(of, summary, core.files.clone()));

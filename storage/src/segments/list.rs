@@ -12,6 +12,7 @@ use std::sync::mpsc;
 pub(crate) const PARTITION: &str = "drover:log";
 const SEGMENT: &[u8] = b"segment/";
 const USAGE: &[u8] = b"usage/";
+const WRITER: &[u8] = b"writer/";
 /// How far a migration has come.
 const MIGRATED: &[u8] = b"migrated";
 
@@ -93,6 +94,10 @@ fn usage_key(realm: &RealmId) -> Vec<u8> {
     [USAGE, realm.0.as_bytes()].concat()
 }
 
+fn two(a: u64, b: u64) -> Bytes {
+    [a.to_le_bytes(), b.to_le_bytes()].concat().into()
+}
+
 /// One change of the list; all of it happens or nothing.
 #[derive(Default)]
 pub(super) struct Change(Vec<Write>);
@@ -112,11 +117,19 @@ impl Change {
         });
     }
 
+    /// A writer's newest sealed segment and the last commit in it. Outlives that segment, which may be rewritten.
+    pub(super) fn wrote(&mut self, writer: u32, number: u64, last_lsn: u64) {
+        self.0.push(Write {
+            key: [WRITER, &writer.to_be_bytes()].concat(),
+            value: Some(two(number, last_lsn)),
+        });
+    }
+
     /// What a realm holds, as the commit `lsn` said.
     pub(super) fn usage(&mut self, realm: &RealmId, lsn: u64, bytes: u64) {
         self.0.push(Write {
             key: usage_key(realm),
-            value: Some([lsn.to_le_bytes(), bytes.to_le_bytes()].concat().into()),
+            value: Some(two(lsn, bytes)),
         });
     }
 
@@ -159,6 +172,8 @@ fn wait<T: Send + 'static>(call: impl FnOnce(crate::Done<T>)) -> Result<T, Store
 pub(super) struct List {
     /// By number, ascending.
     pub(super) segments: Vec<(u64, State)>,
+    /// By writer: the number of its newest sealed segment, and that of the last commit in it.
+    pub(super) writers: HashMap<u32, (u64, u64)>,
     /// What realms hold, with the number of the commit that said so.
     pub(super) usage: HashMap<RealmId, (u64, u64)>,
     /// How far a migration has come.
@@ -175,8 +190,12 @@ pub(super) fn load(control: &dyn ControlStore) -> Result<List, StoreError> {
             list.segments.push((u64::from_be_bytes(number), state));
         } else if let Some(realm) = key.strip_prefix(USAGE) {
             let realm = std::str::from_utf8(realm).map_err(|_| StoreError::Damaged)?;
-            let usage = decode_usage(&value).ok_or(StoreError::Damaged)?;
+            let usage = decode_two(&value).ok_or(StoreError::Damaged)?;
             list.usage.insert(RealmId(realm.into()), usage);
+        } else if let Some(writer) = key.strip_prefix(WRITER) {
+            let writer = writer.try_into().map_err(|_| StoreError::Damaged)?;
+            let newest = decode_two(&value).ok_or(StoreError::Damaged)?;
+            list.writers.insert(u32::from_be_bytes(writer), newest);
         } else if key == MIGRATED {
             list.migrated = Some(value);
         } else {
@@ -195,7 +214,7 @@ pub(super) fn usage(control: &dyn ControlStore, realm: &RealmId, done: crate::Do
             done(result.and_then(|value| {
                 match value {
                     None => Ok(0),
-                    Some(value) => decode_usage(&value)
+                    Some(value) => decode_two(&value)
                         .map(|(_, bytes)| bytes)
                         .ok_or(StoreError::Damaged),
                 }
@@ -204,8 +223,8 @@ pub(super) fn usage(control: &dyn ControlStore, realm: &RealmId, done: crate::Do
     );
 }
 
-fn decode_usage(value: &[u8]) -> Option<(u64, u64)> {
+fn decode_two(value: &[u8]) -> Option<(u64, u64)> {
     let mut rest = Rest(value);
-    let (lsn, bytes) = (rest.u64()?, rest.u64()?);
-    rest.0.is_empty().then_some((lsn, bytes))
+    let (a, b) = (rest.u64()?, rest.u64()?);
+    rest.0.is_empty().then_some((a, b))
 }

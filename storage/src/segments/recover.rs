@@ -6,7 +6,7 @@
 //! Everything else is damage: nothing is changed, and the store does not open.
 
 use super::disk::{Disk, DiskFile};
-use super::format::{Commit, Kind, SEGMENT_HEAD, SegmentHead};
+use super::format::{Commit, Contents, Kind, SEGMENT_HEAD, SegmentHead};
 use super::index::{self, Held, Of, Summary};
 use super::list::{self, Change, State};
 use super::synced::{Synced, WRITERS_MAX};
@@ -31,6 +31,8 @@ pub(super) struct Recovered {
     pub(super) next_number: u64,
     /// The number the next commit gets.
     pub(super) next_lsn: u64,
+    /// By writer: the number of its last commit.
+    pub(super) found: [u64; WRITERS_MAX],
     /// By writer: the segment it was writing, if that has a clean end.
     pub(super) open: BTreeMap<usize, u64>,
 }
@@ -56,6 +58,8 @@ pub(super) struct Scan {
     pub(super) usage: Vec<(u64, RealmId, u64)>,
     /// Number and place of each commit.
     pub(super) commits: Vec<(u64, usize)>,
+    /// The commit that its writer wrote before the first one, if that says so.
+    pub(super) previous: Option<u64>,
     /// Where whole commits end.
     pub(super) end: usize,
     /// Whether something else than zeros follows.
@@ -70,13 +74,21 @@ pub(super) fn scan(bytes: &[u8], salt: u64) -> Scan {
         held: Held::default(),
         usage: Vec::new(),
         commits: Vec::new(),
+        previous: None,
         end: SEGMENT_HEAD,
         is_torn: false,
         is_broken: false,
     };
+    let follows = |scan: &Scan, contents: &Contents| match scan.commits.last() {
+        None => true,
+        Some((last, _)) => contents.lsn > *last && contents.previous.is_none_or(|previous| previous == *last),
+    };
     while let Some(commit) =
-        Commit::parse(bytes, scan.end, salt).filter(|c| c.contents.lsn > scan.held.last_lsn)
+        Commit::parse(bytes, scan.end, salt).filter(|commit| follows(&scan, &commit.contents))
     {
+        if scan.commits.is_empty() {
+            scan.previous = commit.contents.previous;
+        }
         scan.held.add(&commit.contents);
         let lsn = commit.contents.lsn;
         scan.commits.push((lsn, scan.end));
@@ -167,6 +179,12 @@ pub(super) fn recover(
         let number = number_of(path).ok_or_else(|| damaged(path.clone(), "this is no name of a segment"))?;
         unlisted.insert(number, path.clone());
     }
+    for (writer, (number, last_lsn)) in &listed.writers {
+        let writer = *writer as usize;
+        if writer < WRITERS_MAX {
+            (recovery.newest[writer], recovery.found[writer]) = (*number, *last_lsn);
+        }
+    }
     let mut sealed = Vec::new();
     for (number, state) in listed.segments {
         recovery.next_number = recovery.next_number.max(number + 1);
@@ -177,10 +195,10 @@ pub(super) fn recover(
                 recovery.change.forget(number);
             }
             State::Sealed {
-                writer,
                 salt,
                 length,
                 last_lsn,
+                ..
             } => {
                 let of = Of {
                     store,
@@ -192,10 +210,6 @@ pub(super) fn recover(
                     return Err(damaged(files.segment_path(number), "this segment is missing"));
                 }
                 sealed.push(Arc::new(recovery.sealed(of)?));
-                if let Some(found) = recovery.found.get_mut(writer as usize) {
-                    *found = (*found).max(last_lsn);
-                    recovery.newest[writer as usize] = number;
-                }
                 recovery.last_lsn = recovery.last_lsn.max(last_lsn);
             }
         }
@@ -221,6 +235,7 @@ pub(super) fn recover(
     Ok(Recovered {
         view: recovery.view,
         synced,
+        found: recovery.found,
         next_number: recovery.next_number,
         next_lsn: recovery.last_lsn.max(saved.unwrap_or_default()) + 1,
         open,
@@ -344,6 +359,20 @@ impl Recovery<'_> {
                 last.entry(writer).or_insert((number, path, None));
                 self.needless.push(number);
                 continue;
+            }
+            let before = self.found[writer];
+            // Where an earlier one is torn, that is to be told.
+            let is_whole = torn
+                .iter()
+                .all(|(of, other, ..)| *of != writer || *other == number);
+            if let Some(previous) = scan.previous.filter(|previous| is_whole && *previous != before) {
+                return Err(damaged(
+                    path,
+                    format_args!(
+                        "commits are missing: {previous} comes before those of this segment, and the last one of earlier \
+                         segments is {before}"
+                    ),
+                ));
             }
             if let Some((_, from)) = scan.commits.iter().find(|(lsn, _)| *lsn > acknowledged[writer]) {
                 unsure.push((

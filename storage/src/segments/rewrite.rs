@@ -2,7 +2,7 @@
 //! names them, so until then nothing of them needs to be durable, and what a crash leaves of them is removed.
 
 use super::disk::{DiskFile, write_paced};
-use super::format::{Encoder, Kind, SEGMENT_HEAD, SegmentHead, batch_bytes};
+use super::format::{Encoder, Kind, SEGMENT_HEAD, SegmentHead};
 use super::index::{self, Held, Of, Summary};
 use super::list::{REWRITTEN, State};
 use super::ranges::Ranges;
@@ -135,15 +135,14 @@ impl<'a> Rewriter<'a> {
         let part = match &mut self.open {
             Some(part) => part,
             None => {
-                let room = self.segment_bytes + (batch_bytes(&batch) + COMMIT_BYTES) as u64;
-                let part = create(self.files, self.store, (self.next_number)(), room)?;
+                let part = create(self.files, self.store, (self.next_number)())?;
                 self.open.insert(part)
             }
         };
         let at = part.of.length;
         let contents = self
             .encoder
-            .encode(&[&batch], deletes, part.of.salt, (self.next_lsn)(), at);
+            .encode(&[&batch], deletes, part.of.salt, None, (self.next_lsn)(), at);
         match self.rest {
             Some(rest) => write_paced(&*part.file, &self.encoder.bytes, at, PIECE_BYTES, rest)?,
             None => part.file.write_at(&self.encoder.bytes, at)?,
@@ -162,7 +161,8 @@ impl<'a> Rewriter<'a> {
     }
 }
 
-fn create(files: &Files, store: [u8; 16], number: u64, bytes: u64) -> io::Result<Part> {
+/// Nothing is set aside for it: where little is free, what it makes room for may need just that.
+fn create(files: &Files, store: [u8; 16], number: u64) -> io::Result<Part> {
     let mut salt = [0; 8];
     getrandom::fill(&mut salt).map_err(io::Error::other)?;
     let head = SegmentHead {
@@ -172,7 +172,7 @@ fn create(files: &Files, store: [u8; 16], number: u64, bytes: u64) -> io::Result
         writer: REWRITTEN as u32,
         salt: u64::from_le_bytes(salt),
     };
-    let file = files.disk.create(&files.segment_path(number), bytes)?;
+    let file = files.disk.create(&files.segment_path(number))?;
     // As with any segment, the header is durable before anything else is written: what a crash leaves can be told.
     file.write_at(&head.encode(), 0)?;
     file.sync()?;

@@ -34,6 +34,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(20);
 /// A log at one moment.
 pub(crate) struct Snapshot {
     store: [u8; 16],
+    /// Where it lies.
+    files: Arc<Files>,
     sealed: Arc<Vec<Arc<Sealed>>>,
     prefixes: Vec<Prefix>,
     /// What realms held, as far as the control store did not know it; with the number of the commit that said so.
@@ -56,6 +58,7 @@ impl SegmentLog {
         let prefixes = view.hot.iter().filter(|hot| hot.of.length > SEGMENT_HEAD as u64);
         let snapshot = Snapshot {
             store: self.core.store,
+            files: self.core.files.clone(),
             sealed: view.sealed.clone(),
             prefixes: prefixes
                 .map(|hot| Prefix {
@@ -98,31 +101,56 @@ impl Snapshot {
         let failed = |error: io::Error| io_error(folder, error);
         let unlisted = |error| failed(io::Error::other(error));
         let files = Files::new(disk, folder);
+        let copy_index = |number, index: Arc<dyn DiskFile>| {
+            let length = index.length().map_err(failed)?;
+            copy(&*files.disk, &*index, length, &files.index_path(number))
+        };
         let mut change = Change::default();
-        for (number, _) in list::load(control).map_err(unlisted)?.segments {
-            change.forget(number);
+        // A list that is being changed may be ahead of what was visible.
+        let listed: HashMap<u64, State> = list::load(control)
+            .map_err(unlisted)?
+            .segments
+            .into_iter()
+            .collect();
+        let is_sealed = |number| matches!(listed.get(&number), Some(State::Sealed { .. }));
+        for number in listed.keys() {
+            let is = |of: &Of| of.number == *number;
+            let mut prefixes = self.prefixes.iter().map(|prefix| &prefix.of);
+            if !self.sealed.iter().any(|segment| is(&segment.of)) && !(is_sealed(*number) && prefixes.any(is))
+            {
+                change.forget(*number);
+            }
         }
         for segment in &*self.sealed {
             let number = segment.of.number;
-            let (file, index) = (segment.segment(), segment.index());
-            let (file, index) = (file.map_err(unlisted)?, index.map_err(unlisted)?);
-            let length = index.length().map_err(failed)?;
-            copy(&*files.disk, &*file, segment.of.length, &files.segment_path(number))?;
-            copy(&*files.disk, &*index, length, &files.index_path(number))?;
-            // Nobody goes on with it, so it makes no difference who wrote it.
-            let state = State::Sealed {
-                writer: REWRITTEN,
-                salt: segment.of.salt,
-                length: segment.of.length,
-                last_lsn: segment.summary.last_lsn,
-            };
-            change.set(number, state);
+            let file = segment.segment().map_err(unlisted)?;
+            copy(
+                &*files.disk,
+                &*file,
+                segment.of.length,
+                &files.segment_path(number),
+            )?;
+            copy_index(number, segment.index().map_err(unlisted)?)?;
+            if !is_sealed(number) {
+                // Nobody goes on with it, so it makes no difference who wrote it.
+                let state = State::Sealed {
+                    writer: REWRITTEN,
+                    salt: segment.of.salt,
+                    length: segment.of.length,
+                    last_lsn: segment.summary.last_lsn,
+                };
+                change.set(number, state);
+            }
         }
         let (synced, _) = Synced::open(&*files.disk, folder, &self.store)?;
         let mut acknowledged: HashMap<usize, u64> = HashMap::new();
         for prefix in &self.prefixes {
             let path = files.segment_path(prefix.of.number);
             copy(&*files.disk, &*prefix.file, prefix.of.length, &path)?;
+            if is_sealed(prefix.of.number) {
+                let index = self.files.index_path(prefix.of.number);
+                copy_index(prefix.of.number, self.files.open(&index).map_err(failed)?)?;
+            }
             let last = acknowledged.entry(prefix.writer).or_default();
             *last = prefix.last_lsn.max(*last);
         }
@@ -141,7 +169,7 @@ impl Snapshot {
 /// Copies the first bytes of a file into a new one, and makes that durable.
 fn copy(disk: &dyn Disk, from: &dyn DiskFile, bytes: u64, to: &Path) -> Result<(), OpenError> {
     let failed = |error: io::Error| io_error(to, error);
-    let file = disk.create(to, bytes).map_err(failed)?;
+    let file = disk.create(to).map_err(failed)?;
     let mut buffer = vec![0; STEP_BYTES];
     let (mut at, mut steps) = (0, 0);
     while at < bytes {

@@ -38,7 +38,7 @@ impl Synced {
 
     /// Makes the file of a new log.
     pub(super) fn create(disk: &dyn Disk, folder: &Path, store: &[u8; 16]) -> io::Result<()> {
-        let file = disk.create(&Self::path(folder), BYTES as u64)?;
+        let file = disk.create(&Self::path(folder))?;
         let slots: Vec<u8> = (0..WRITERS_MAX)
             .flat_map(|writer| encode(0, writer, store))
             .collect();

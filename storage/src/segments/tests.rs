@@ -2,7 +2,10 @@
 
 mod crashes;
 mod damage;
+mod failing;
+mod sabotage;
 mod sim;
+mod world;
 
 use self::sim::Sim;
 use super::{Options, SegmentLog};

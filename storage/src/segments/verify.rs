@@ -40,8 +40,13 @@ pub(crate) fn verify(
             return findings;
         }
     };
+    // By writer: its last commit in the segments before.
+    let mut last: HashMap<u32, u64> = HashMap::new();
     let listed: BTreeMap<u64, State> = match list::load(control) {
-        Ok(list) => list.segments.into_iter().collect(),
+        Ok(list) => {
+            last.extend(list.writers.iter().map(|(writer, (_, lsn))| (*writer, *lsn)));
+            list.segments.into_iter().collect()
+        }
         Err(error) => {
             note(
                 &mut findings,
@@ -86,6 +91,17 @@ pub(crate) fn verify(
         let scan = scan(&bytes, head.salt);
         findings.records += scan.held.entries as u64;
         findings.bytes += scan.end as u64;
+        if state.is_none() && !scan.commits.is_empty() {
+            let before = last.insert(head.writer, scan.held.last_lsn).unwrap_or_default();
+            if scan.previous.is_some_and(|previous| previous != before) {
+                note(
+                    &mut findings,
+                    path,
+                    SEGMENT_HEAD,
+                    "the commits before this one are missing",
+                );
+            }
+        }
         match state {
             Some(State::Sealed { salt, length, .. }) => {
                 if scan.end as u64 != *length || bytes.len() as u64 != *length || head.salt != *salt {

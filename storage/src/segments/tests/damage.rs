@@ -123,6 +123,32 @@ fn a_missing_or_shortened_segment_is_refused() {
 }
 
 #[test]
+fn a_missing_segment_between_others_is_refused() {
+    let sim = Sim::new(1);
+    SegmentLog::create(&sim, Path::new(FOLDER), &STORE).expect("creates");
+    let log = open(&sim, options()).expect("opens");
+    // Nothing is sealed, and what is written is only in its segment.
+    log.core
+        .chores_closed
+        .store(true, std::sync::atomic::Ordering::Release);
+    fill(&log, 0..30);
+    let written = sim.killed();
+    drop(log);
+    let segments = written.paths("seg");
+    assert!(segments.len() > 3 && written.paths("idx").is_empty());
+    for path in &segments {
+        let case = written.killed();
+        case.remove_now(path);
+        let (_, reason) = refused(&case);
+        assert!(reason.contains("commits are missing"), "{reason}");
+        // The last one is missed by `SYNCED` alone.
+        let found = verify(&case, Path::new(FOLDER), &case, &STORE).damage;
+        assert!(found.len() == 1 || Some(path) == segments.last(), "{found:?}");
+    }
+    open(&written, options()).expect("opens");
+}
+
+#[test]
 fn what_is_intact_of_a_damaged_log_is_saved() {
     let (sim, _) = filled();
     let whole = Salvage::find(Arc::new(sim.clone()), Path::new(FOLDER), &sim, &STORE).expect("finds");

@@ -1,8 +1,10 @@
 //! A disk in memory that fails, fills up, and at a crash loses what was not synced: whole writes, or any of their
 //! sectors. And a control store beside it that dies with it.
 
+use super::sabotage::Sabotage;
 use crate::control::{ControlBatch, ControlStore, DirectoryEntry, DirectoryKey, DirectoryKind, Outcome};
 use crate::segments::disk::{Disk, DiskFile};
+use crate::segments::format::{Kind, SegmentHead};
 use crate::{Done, RealmId, StoreError};
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap};
@@ -88,11 +90,51 @@ pub(super) struct State {
     pub(super) left: Option<u64>,
     /// Syncs of files fail.
     pub(super) sync_fails: bool,
-    /// Bytes that are free.
-    pub(super) free: Option<u64>,
+    /// The next write stops halfway.
+    pub(super) write_fails: bool,
+    /// Bytes that all files together may have.
+    pub(super) capacity: Option<u64>,
     /// What realms hold in the control store.
     control: BTreeMap<(RealmId, Vec<u8>), Bytes>,
     random: u64,
+    pub(super) sabotage: Option<Sabotage>,
+    /// What the last change belonged to.
+    pub(super) died_at: Work,
+}
+
+/// What is under way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Work {
+    /// A segment is made, a start, nothing.
+    #[default]
+    Other,
+    /// A commit is written, synced, or noted as such.
+    Committing,
+    /// A segment is cut to its length, or its index made.
+    Sealing,
+    /// Segments are rewritten, or those they replace removed.
+    Rewriting,
+    /// The list of segments is changed: one was sealed, or the switch of a compaction.
+    Listing,
+}
+
+impl State {
+    fn free(&self) -> Option<u64> {
+        let used = self
+            .names
+            .values()
+            .map(|number| self.files[number].current.len() as u64);
+        Some(self.capacity?.saturating_sub(used.sum()))
+    }
+
+    /// Whether a file may get as long as this.
+    fn take(&self, number: u64, bytes: u64) -> io::Result<()> {
+        let more = bytes.saturating_sub(self.files[&number].current.len() as u64);
+        match self.free().is_some_and(|free| free < more) {
+            true => Err(io::ErrorKind::StorageFull.into()),
+            false => Ok(()),
+        }
+    }
 }
 
 /// The disk, and the control store.
@@ -122,6 +164,7 @@ impl Sim {
             next: state.next,
             names: state.durable_names.clone(),
             random: random.below(u64::MAX / 4),
+            sabotage: state.sabotage,
             ..State::default()
         };
         // Names come in order, but not all of them.
@@ -159,7 +202,8 @@ impl Sim {
     /// The same disk, as a killed process leaves it.
     pub(super) fn killed(&self) -> Self {
         let mut state = self.state().clone();
-        (state.left, state.sync_fails, state.free) = (None, false, None);
+        (state.left, state.sync_fails, state.write_fails, state.capacity) = (None, false, false, None);
+        state.died_at = Work::Other;
         Self(Arc::new(Mutex::new(state)))
     }
 
@@ -205,51 +249,74 @@ impl Sim {
     }
 
     /// A change is about to happen.
-    fn change(&self) -> io::Result<MutexGuard<'_, State>> {
+    fn change(&self, work: Work) -> io::Result<MutexGuard<'_, State>> {
         let mut state = self.state();
         match &mut state.left {
             Some(0) => return Err(io::Error::other("crashed")),
-            Some(left) => *left -= 1,
+            Some(left) => {
+                *left -= 1;
+                if *left == 0 {
+                    state.died_at = work;
+                }
+            }
             None => {}
         }
         Ok(state)
+    }
+
+    /// What a change of this file belongs to, if it is not known to be `otherwise`.
+    fn work(&self, path: &Path, otherwise: Work) -> Work {
+        let state = self.state();
+        let is = |extension: &str| path.extension().is_some_and(|e| e == extension);
+        let segment = state.names.get(&path.with_extension("").with_extension("seg"));
+        let head = segment.and_then(|number| SegmentHead::decode(&state.files[number].current));
+        match head {
+            Some(head) if head.kind == Kind::Rewritten => Work::Rewriting,
+            Some(_) if is("new") || is("idx") => Work::Sealing,
+            _ => otherwise,
+        }
     }
 }
 
 struct Handle {
     sim: Sim,
     number: u64,
+    path: PathBuf,
 }
 
 impl Disk for Sim {
-    fn create(&self, path: &Path, bytes: u64) -> io::Result<Arc<dyn DiskFile>> {
-        let mut state = self.change()?;
-        if state.free.is_some_and(|free| free < bytes) {
-            return Err(io::Error::from(io::ErrorKind::StorageFull));
-        }
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let mut state = self.change(self.work(path, Work::Other))?;
         state.next += 1;
         let number = state.next;
-        let mut file = File::default();
-        file.unsynced.push(Change::Length(bytes));
-        file.current.resize(bytes as usize, 0);
-        state.files.insert(number, file);
+        state.files.insert(number, File::default());
         let change = NameChange::Add(path.into(), number);
         change.apply(&mut state.names);
         state.unsynced_names.push(change);
         drop(state);
         let sim = self.clone();
-        Ok(Arc::new(Handle { sim, number }))
+        let path = path.into();
+        Ok(Arc::new(Handle { sim, number, path }))
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let sabotage = self.state().sabotage;
         let number = self.state().names.get(path).copied();
+        if let Some(sabotage) = sabotage.filter(|_| number.is_some()) {
+            sabotage.before_open(self, path);
+        }
         let number = number.ok_or(io::ErrorKind::NotFound)?;
         let sim = self.clone();
-        Ok(Arc::new(Handle { sim, number }))
+        let path = path.into();
+        Ok(Arc::new(Handle { sim, number, path }))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let mut state = self.change()?;
+        let sabotage = self.state().sabotage;
+        if let Some(sabotage) = sabotage {
+            sabotage.before_rename(self, from, to);
+        }
+        let mut state = self.change(self.work(to, Work::Other))?;
         let change = NameChange::Rename(from.into(), to.into());
         change.apply(&mut state.names);
         state.unsynced_names.push(change);
@@ -257,7 +324,7 @@ impl Disk for Sim {
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        let mut state = self.change()?;
+        let mut state = self.change(Work::Rewriting)?;
         if !state.names.contains_key(path) {
             return Err(io::ErrorKind::NotFound.into());
         }
@@ -272,14 +339,14 @@ impl Disk for Sim {
     }
 
     fn sync_folder(&self, _folder: &Path) -> io::Result<()> {
-        let mut state = self.change()?;
+        let mut state = self.change(Work::Other)?;
         state.unsynced_names.clear();
         state.durable_names = state.names.clone();
         Ok(())
     }
 
     fn free_bytes(&self, _folder: &Path) -> Option<u64> {
-        self.state().free
+        self.state().free()
     }
 }
 
@@ -293,17 +360,23 @@ impl DiskFile for Handle {
     }
 
     fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
-        let change = Change::Write(at, bytes.to_vec());
-        let mut state = self.sim.change()?;
+        let mut state = self.sim.change(self.sim.work(&self.path, Work::Committing))?;
+        let fails = std::mem::take(&mut state.write_fails);
+        let written = if fails { &bytes[..bytes.len() / 2] } else { bytes };
+        state.take(self.number, at + written.len() as u64)?;
+        let change = Change::Write(at, written.to_vec());
         if let Some(file) = state.files.get_mut(&self.number) {
             change.apply(&mut file.current);
             file.unsynced.push(change);
         }
-        Ok(())
+        match fails {
+            true => Err(io::ErrorKind::StorageFull.into()),
+            false => Ok(()),
+        }
     }
 
     fn sync(&self) -> io::Result<()> {
-        let mut state = self.sim.change()?;
+        let mut state = self.sim.change(self.sim.work(&self.path, Work::Committing))?;
         if state.sync_fails {
             return Err(io::Error::other("the disk failed"));
         }
@@ -319,7 +392,7 @@ impl DiskFile for Handle {
     }
 
     fn set_length(&self, bytes: u64) -> io::Result<()> {
-        let mut state = self.sim.change()?;
+        let mut state = self.sim.change(self.sim.work(&self.path, Work::Sealing))?;
         if let Some(file) = state.files.get_mut(&self.number) {
             let change = Change::Length(bytes);
             change.apply(&mut file.current);
@@ -329,7 +402,11 @@ impl DiskFile for Handle {
     }
 
     fn reserve(&self, bytes: u64) -> io::Result<()> {
-        self.set_length(bytes)
+        self.sim.state().take(self.number, bytes)?;
+        match bytes > self.length()? {
+            true => self.set_length(bytes),
+            false => Ok(()),
+        }
     }
 }
 
@@ -351,13 +428,14 @@ impl ControlStore for Sim {
     }
 
     fn commit(&self, realm: RealmId, batch: ControlBatch, done: Done<Outcome>) {
-        let died = self.change().is_err();
+        let died = self.change(Work::Listing).is_err();
         let mut state = self.state();
+        let is_kept = state.sabotage.is_none_or(|sabotage| sabotage.keeps(&batch));
         let mut random = Random(state.random);
         // It may have come through although nobody heard of it.
         let happens = !died || random.below(2) == 0;
         state.random = random.0;
-        if happens && !(died && state.left != Some(0)) {
+        if happens && is_kept && !(died && state.left != Some(0)) {
             for write in batch.writes {
                 let key = (realm.clone(), write.key);
                 match write.value {
