@@ -181,7 +181,7 @@ impl Sim {
                     _ if random.below(3) == 0 => {}
                     Change::Write(at, written) if random.below(2) == 0 => {
                         // Any sectors, or the first ones.
-                        let sectors = written.len().div_ceil(SECTOR) as u64;
+                        let sectors = written.len().div_ceil(SECTOR).max(1) as u64;
                         let first = random.below(2 * sectors);
                         for (n, sector) in written.chunks(SECTOR).enumerate() {
                             let is_there = match first < sectors {
