@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 #[test]
 fn a_thousand_crashes_while_sealing_and_compacting_lose_nothing() {
     let mut tally = Tally::default();
-    for seed in seeds(300) {
+    for seed in seeds(400) {
         lives(seed, None, &mut tally);
     }
     println!(
@@ -38,7 +38,7 @@ fn a_thousand_crashes_while_sealing_and_compacting_lose_nothing() {
 fn a_start_may_die_at_any_step() {
     const LIVES: u64 = 5;
     let mut starts = 0;
-    for seed in seeds(6) {
+    for seed in seeds(10) {
         let mut random = Random(seed);
         // A few lives that leave a short segment each, torn more often than not: enough for a compaction.
         let mut base = Sim::new(seed);
@@ -170,5 +170,5 @@ fn a_migration_may_be_interrupted_anywhere() {
         assert_eq!(usage(&log), origin.records.len() as u64);
     }
     println!("crashes of migrations: {all}");
-    assert!(all > 300, "{all}");
+    assert!(std::env::var("DROVER_SEED").is_ok() || all > 200, "{all}");
 }

@@ -104,11 +104,12 @@ fn a_failed_write_is_no_commit_and_no_damage() {
             };
             wait(|done| log.append(batch, done))
         };
+        // The keeper does nothing.
+        log.core.chores_closed.store(true, Ordering::Release);
         append(1, 100).expect("appends");
         sim.state().write_fails = true;
         assert_eq!(append(2, 4_000), Err(StoreError::NotCommitted));
-        // The last fits into no segment that is there. The keeper does nothing more.
-        log.core.chores_closed.store(true, Ordering::Release);
+        // The last fits into no segment that is there.
         append(3, then).expect("appends");
         for after in [sim.killed(), sim.crashed(&mut Random(then as u64))] {
             let log = open(&after, small()).unwrap_or_else(|e| panic!("{then}: {e}"));

@@ -99,7 +99,7 @@ pub(super) struct State {
     random: u64,
     pub(super) sabotage: Option<Sabotage>,
     /// What the last change belonged to.
-    pub(super) died_at: Work,
+    pub(super) work: Work,
 }
 
 /// What is under way.
@@ -180,8 +180,15 @@ impl Sim {
                 match change {
                     _ if random.below(3) == 0 => {}
                     Change::Write(at, written) if random.below(2) == 0 => {
+                        // Any sectors, or the first ones.
+                        let sectors = written.len().div_ceil(SECTOR).max(1) as u64;
+                        let first = random.below(2 * sectors);
                         for (n, sector) in written.chunks(SECTOR).enumerate() {
-                            if random.below(2) == 0 {
+                            let is_there = match first < sectors {
+                                true => n as u64 <= first,
+                                false => random.below(2) == 0,
+                            };
+                            if is_there {
                                 Change::Write(at + (n * SECTOR) as u64, sector.to_vec()).apply(&mut bytes);
                             }
                         }
@@ -203,7 +210,7 @@ impl Sim {
     pub(super) fn killed(&self) -> Self {
         let mut state = self.state().clone();
         (state.left, state.sync_fails, state.write_fails, state.capacity) = (None, false, false, None);
-        state.died_at = Work::Other;
+        state.work = Work::Other;
         Self(Arc::new(Mutex::new(state)))
     }
 
@@ -253,14 +260,10 @@ impl Sim {
         let mut state = self.state();
         match &mut state.left {
             Some(0) => return Err(io::Error::other("crashed")),
-            Some(left) => {
-                *left -= 1;
-                if *left == 0 {
-                    state.died_at = work;
-                }
-            }
+            Some(left) => *left -= 1,
             None => {}
         }
+        state.work = work;
         Ok(state)
     }
 
@@ -339,7 +342,9 @@ impl Disk for Sim {
     }
 
     fn sync_folder(&self, _folder: &Path) -> io::Result<()> {
-        let mut state = self.change(Work::Other)?;
+        // For what was done in the folder.
+        let work = self.state().work;
+        let mut state = self.change(work)?;
         state.unsynced_names.clear();
         state.durable_names = state.names.clone();
         Ok(())

@@ -215,8 +215,11 @@ pub(super) fn lives(seed: u64, sabotage: Option<Sabotage>, tally: &mut Tally) {
     for life in 0..LIVES {
         let what = format!("seed {seed} life {life}");
         let mut die = |sim: &Sim, random: &mut Random| {
-            sim.state().left = Some(0);
-            *tally.deaths.entry(sim.state().died_at).or_default() += 1;
+            let work = sim.state().work;
+            // One that had nothing left to do is no death.
+            if sim.state().left.replace(0) == Some(0) {
+                *tally.deaths.entry(work).or_default() += 1;
+            }
             // Either the machine or the process.
             match random.below(3) {
                 0 => sim.killed(),
@@ -233,7 +236,7 @@ pub(super) fn lives(seed: u64, sabotage: Option<Sabotage>, tally: &mut Tally) {
             let log = open(&sim, small()).unwrap_or_else(|e| panic!("{what}: {e}"));
             model = found(&log, &states, &what)[0].clone();
         }
-        sim.state().left = Some(random.below(150));
+        sim.state().left = Some(random.below(60));
         if let Ok(log) = open(&sim, small()) {
             settle(&log, &sim);
         }
