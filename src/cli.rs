@@ -206,10 +206,11 @@ fn run(args: &[OsString], environment: &Environment, out: &mut dyn Write) -> Res
 }
 
 fn bench_failure(error: drover_benches::Error) -> Failure {
-    match error {
-        drover_benches::Error::Usage(message) => Failure::usage(message),
-        worse @ drover_benches::Error::Worse(_) => Failure::found(worse.to_string()),
-        other => Failure::unavailable(other.to_string()),
+    let message = error.to_string();
+    match error.cause() {
+        drover_benches::Error::Usage(_) => Failure::usage(message),
+        drover_benches::Error::Worse(_) => Failure::found(message),
+        _ => Failure::unavailable(message),
     }
 }
 

@@ -50,6 +50,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// What a scenario failed with.
+    pub fn cause(&self) -> &Self {
+        match self {
+            Error::Scenario(_, error) => error.cause(),
+            error => error,
+        }
+    }
+
     /// Why the spawned relay does not run on the driver it was given: the line of its log that names the setting.
     pub(crate) fn about_driver(&self) -> Option<&str> {
         let Error::Spawn(said) = self else {

@@ -155,7 +155,7 @@ impl Plan {
         (self.connections() * (self.participants - 1)) as f64 * self.frames_per_s
     }
 
-    /// What the frames of this place are; `None` if it isn't paced: it answers.
+    /// What the frames of this place are; [`Kind::Answer`] is not paced.
     pub(super) fn kind(&self, place: usize) -> Kind {
         let is_last = place + 1 == self.participants;
         match (self.latency, self.side) {

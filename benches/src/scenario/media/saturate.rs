@@ -5,7 +5,7 @@
 use super::room::Room;
 use crate::args::BenchArgs;
 use crate::error::Error;
-use crate::measure::{Run, median};
+use crate::measure::Run;
 use crate::report::{Saturation, Step};
 use crate::workspace::DEVICES_MAX;
 
@@ -60,7 +60,11 @@ pub(super) fn saturate(
     let mut search = Search::new(plan.calls, DEVICES_MAX / plan.participants);
     let mut steps: Vec<Step> = Vec::new();
     while let Some(calls) = search.next() {
-        room.grow(calls)?;
+        if let Err(error) = room.grow(calls) {
+            steps.push(refused(calls, error)?);
+            search.record(calls, false);
+            continue;
+        }
         let mut step = measure(args, bound_ms, calls, room)?;
         if step.failed_by.is_some() {
             steps.push(step);
@@ -90,8 +94,8 @@ pub(super) fn saturate(
         let runs = (0..args.runs.max(1))
             .map(|_| room.measure(args, calls))
             .collect::<Result<Vec<Run>, Error>>()?;
-        let p99_ms = median(runs.iter().filter_map(p99_ms));
-        if p99_ms.is_some_and(|p99_ms| p99_ms <= bound_ms) {
+        let holding = runs.iter().filter(|run| failed_by(run, bound_ms).is_none());
+        if holding.count() * 2 > runs.len() {
             return Ok((calls, runs, saturation));
         }
         eprintln!("{calls:>6} calls: did not hold when it was measured again");
@@ -101,30 +105,33 @@ pub(super) fn saturate(
     )))
 }
 
+/// A load that a ceiling of the relay is below, on calls or on connections.
+fn refused(calls: usize, error: Error) -> Result<Step, Error> {
+    if !matches!(error, Error::Refused { .. } | Error::Unexpected(_)) {
+        return Err(error);
+    }
+    let failed_by = format!("the relay, which takes no more: {error}");
+    eprintln!("{calls:>6} calls: stopped by {failed_by}");
+    Ok(Step {
+        calls,
+        offered_per_s: 0.0,
+        rate_per_s: 0.0,
+        p99_ms: None,
+        lost: 0.0,
+        failed_by: Some(failed_by),
+    })
+}
+
 /// One load, said as it is known.
 fn measure(args: &BenchArgs, bound_ms: f64, calls: usize, room: &mut Room<'_>) -> Result<Step, Error> {
     let run = room.measure(args, calls)?;
-    let extra = |name| {
-        let found = run.extra.iter().find(|(extra, _)| *extra == name);
-        found.map_or(0.0, |(_, value)| *value)
-    };
-    let p99_ms = p99_ms(&run);
-    let failed_by = if extra("sent_share") < SENT_SHARE_MIN {
-        Some("the generator, which could not send more")
-    } else if extra("lost") + extra("unanswered") > 0.0 {
-        Some("frames lost")
-    } else if p99_ms.is_none_or(|p99_ms| p99_ms > bound_ms) {
-        Some("the p99")
-    } else {
-        None
-    };
     let step = Step {
         calls,
         offered_per_s: room.load.plan.offered_per_s(),
         rate_per_s: run.rate(),
-        p99_ms,
-        lost: extra("lost"),
-        failed_by: failed_by.map(str::to_owned),
+        p99_ms: p99_ms(&run),
+        lost: extra(&run, "lost"),
+        failed_by: failed_by(&run, bound_ms).map(str::to_owned),
     };
     eprintln!(
         "{calls:>6} calls: {:>9.0} frames/s offered, {:>9.0} forwarded, p99 {:>8.3} ms, {} lost: {}",
@@ -137,6 +144,24 @@ fn measure(args: &BenchArgs, bound_ms: f64, calls: usize, room: &mut Room<'_>) -
             .map_or("held".into(), |by| format!("stopped by {by}"))
     );
     Ok(step)
+}
+
+/// What kept a load from holding.
+fn failed_by(run: &Run, bound_ms: f64) -> Option<&'static str> {
+    if extra(run, "sent_share") < SENT_SHARE_MIN {
+        Some("the generator, which could not send more")
+    } else if extra(run, "lost") + extra(run, "unanswered") > 0.0 {
+        Some("frames lost")
+    } else if p99_ms(run).is_none_or(|p99_ms| p99_ms > bound_ms) {
+        Some("the p99")
+    } else {
+        None
+    }
+}
+
+fn extra(run: &Run, name: &str) -> f64 {
+    let found = run.extra.iter().find(|(extra, _)| *extra == name);
+    found.map_or(0.0, |(_, value)| *value)
 }
 
 /// Half of it, for round trips.
@@ -175,6 +200,28 @@ mod tests {
                 assert!(tried <= 25, "{tried}");
             }
         }
+    }
+
+    #[test]
+    fn a_load_fails_by_what_went_wrong_first() {
+        let run = |sent_share, lost, p99_ms| {
+            let mut run = crate::report::tests::run(1000, 1, p99_ms);
+            run.extra = vec![("sent_share", sent_share), ("lost", lost)];
+            failed_by(&run, 2.0)
+        };
+        assert_eq!(run(1.0, 0.0, 1.9), None);
+        assert_eq!(run(1.0, 0.0, 2.1), Some("the p99"));
+        assert_eq!(run(1.0, 1.0, 1.0), Some("frames lost"));
+        assert!(run(0.9, 1.0, 9.0).is_some_and(|by| by.contains("generator")));
+    }
+
+    #[test]
+    fn half_of_a_round_trip_is_what_the_bound_is_for() {
+        let mut run = crate::report::tests::run(1000, 1, 3.0);
+        run.extra = vec![("sent_share", 1.0)];
+        assert_eq!(failed_by(&run, 2.0), Some("the p99"));
+        run.is_round_trip = true;
+        assert_eq!(failed_by(&run, 2.0), None);
     }
 
     #[test]
