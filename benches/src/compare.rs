@@ -18,7 +18,7 @@ enum Better {
 }
 
 /// The figures that are judged; others describe a run.
-const JUDGED: [(&str, Better); 20] = [
+const JUDGED: [(&str, Better); 21] = [
     ("rate_per_s", Better::More),
     ("mb_per_s", Better::More),
     ("cpu_ms_per_1000", Better::Less),
@@ -30,6 +30,7 @@ const JUDGED: [(&str, Better); 20] = [
     ("half_round_trip_p999_ms", Better::Less),
     ("replayer_p99_ms", Better::Less),
     ("lost", Better::Less),
+    ("refused", Better::Less),
     ("unanswered", Better::Less),
     ("shed", Better::Less),
     ("rounds_max", Better::Less),

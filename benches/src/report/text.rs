@@ -18,7 +18,7 @@ const fn column(figure: &'static str, title: &'static str, digits: usize) -> Col
     }
 }
 
-const COLUMNS: [Column; 20] = [
+const COLUMNS: [Column; 21] = [
     column("rate_per_s", "per s", 0),
     column("cpu_ms_per_1000", "CPU ms per 1000", 2),
     column("p50_ms", "p50 ms", 3),
@@ -29,6 +29,7 @@ const COLUMNS: [Column; 20] = [
     column("half_round_trip_p99_ms", "p99 ms", 3),
     column("half_round_trip_p999_ms", "p99.9 ms", 3),
     column("lost", "lost", 0),
+    column("refused", "refusals", 0),
     column("unanswered", "unanswered", 0),
     column("shed", "shed", 0),
     column("calls", "calls", 0),

@@ -9,6 +9,7 @@ use crate::net::{Load, Net};
 use crate::peer;
 use crate::scenario::TICK;
 use crate::wsframe;
+use drover_wire::error::Code;
 
 /// See the module.
 pub(super) struct Calls {
@@ -37,6 +38,9 @@ pub(super) struct Calls {
     /// Probes of this run, and answers to them.
     probes: u64,
     answered: u64,
+    /// Complaints of the relay about media beyond its budgets. A plan keeps within them, so this is what happens when a
+    /// generator that was late catches up. At most one a second and connection; each refused frame is among the missing.
+    pub(super) refused: u64,
     /// One-way or round trips, as the plan says.
     pub(super) latencies: Latencies,
     /// Of the participant that replays.
@@ -65,6 +69,7 @@ impl Calls {
             received: 0,
             probes: 0,
             answered: 0,
+            refused: 0,
             latencies: latencies(),
             replayer: latencies(),
             late: latencies(),
@@ -96,6 +101,7 @@ impl Calls {
         self.period_ns = 1e9 / (self.plan.frames_per_s * self.order.len() as f64);
         (self.began_ns, self.sent) = (now_ns, 0);
         (self.expected, self.received, self.probes, self.answered) = (0, 0, 0, 0);
+        self.refused = 0;
     }
 
     /// What follows is measured.
@@ -208,7 +214,16 @@ impl Load for Calls {
             }
             _ => match &mut self.replay {
                 Some(replay) if connection == 0 => replay.message(message),
-                _ => Err(peer::unexpected(&peer::decode(message)?)),
+                _ => match peer::decode(message) {
+                    Err(Error::Refused {
+                        code: Code::GroupIngressLimited,
+                        ..
+                    }) => {
+                        self.refused += 1;
+                        Ok(())
+                    }
+                    other => Err(peer::unexpected(&other?)),
+                },
             },
         }
     }
@@ -236,5 +251,34 @@ impl Load for Calls {
             replay.ask(out);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::tests::parse;
+    use crate::peer::encoded;
+    use drover_wire::frame::Frame;
+
+    /// A generator that catches up is told so by the relay; its measurement goes on. Other refusals end it.
+    #[test]
+    fn a_budget_that_was_passed_is_counted_and_other_refusals_end_it() {
+        let plan = Plan::all(&parse("media --spawn").expect("arguments")).expect("a plan")[0];
+        let mut calls = Calls::new(plan, false);
+        let error = |code| {
+            encoded(&Frame::Error {
+                code,
+                retry_after_s: 1,
+                detail: &[0; 8],
+            })
+        };
+        let budget = error(Code::GroupIngressLimited);
+        assert!(calls.message(0, &budget).is_ok() && calls.message(3, &budget).is_ok());
+        assert_eq!(calls.refused, 2);
+        let foreign = error(Code::WriterNotInAccessSet);
+        assert!(matches!(calls.message(0, &foreign), Err(Error::Refused { .. })));
+        calls.begin(1, 0);
+        assert_eq!(calls.refused, 0);
     }
 }

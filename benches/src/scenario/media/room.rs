@@ -148,6 +148,7 @@ fn measure(
     }
     run.extra = vec![
         ("lost", load.missing() as f64),
+        ("refused", load.refused as f64),
         ("late_p99_ms", load.late.value_at_quantile(0.99) as f64 / 1e6),
         ("sent_share", sent_share),
     ];

@@ -148,8 +148,8 @@ fn measure(args: &BenchArgs, bound_ms: f64, calls: usize, room: &mut Room<'_>) -
 
 /// What kept a load from holding.
 fn failed_by(run: &Run, bound_ms: f64) -> Option<&'static str> {
-    if extra(run, "sent_share") < SENT_SHARE_MIN {
-        Some("the generator, which could not send more")
+    if extra(run, "sent_share") < SENT_SHARE_MIN || extra(run, "refused") > 0.0 {
+        Some("the generator, which could not send as evenly or as much")
     } else if extra(run, "lost") + extra(run, "unanswered") > 0.0 {
         Some("frames lost")
     } else if p99_ms(run).is_none_or(|p99_ms| p99_ms > bound_ms) {
