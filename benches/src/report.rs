@@ -4,6 +4,7 @@ use crate::args::{Attack, BenchArgs};
 use crate::error::Error;
 use crate::measure::Row;
 use serde_json::{Map, Value, json};
+use std::fmt::Write as _;
 use std::path::Path;
 
 /// A figure a release must reach in the reference settings on two cores shared with this generator.
@@ -203,17 +204,19 @@ impl Report {
             .median(figure)
     }
 
-    /// Everything on standard output.
-    pub(crate) fn print(&self) {
-        self.print_rows();
+    /// Everything as a table.
+    pub(crate) fn table(&self) -> String {
+        let mut out = self.rows_table();
         let multiples = self.multiples();
         if !multiples.is_empty() {
-            println!(
+            let _ = writeln!(
+                out,
                 "\nmultiples of raw baselines{:>27} {:>9} {:>9}",
                 "rate", "CPU", "p99"
             );
             for (row, raw, figures) in multiples {
-                println!(
+                let _ = writeln!(
+                    out,
                     "  {:<48} {:>9} {:>9} {:>9}",
                     format!("{row} / {raw}"),
                     cell(figures[0], 2),
@@ -224,9 +227,10 @@ impl Report {
         }
         let judged = self.judged();
         if self.reference && !judged.is_empty() {
-            println!("\nmust reach");
+            let _ = writeln!(out, "\nmust reach");
             for (target, value) in judged {
-                println!(
+                let _ = writeln!(
+                    out,
                     "  {} {:<44} {:>12} {:>14}",
                     if target.bound.met(value) { "pass" } else { "FAIL" },
                     target.what,
@@ -235,16 +239,20 @@ impl Report {
                 );
             }
         }
+        out
     }
 
-    fn print_rows(&self) {
-        println!(
+    fn rows_table(&self) -> String {
+        let mut out = String::new();
+        let _ = writeln!(
+            out,
             "{:<18} {:>11} {:>9} {:>9} {:>9} {:>9} {:>7} {:>7} {:>7} {:>6}  what",
             "", "rate/s", "p50 ms", "p99 ms", "p99.9 ms", "CPU ms/k", "server", "waited", "client", "load"
         );
         for row in &self.rows {
             let of = |figure, digits| cell(row.median(figure), digits);
-            println!(
+            let _ = writeln!(
+                out,
                 "{:<18} {:>11} {:>9} {:>9} {:>9} {:>9} {:>7} {:>7} {:>7} {:>6}  {}{}",
                 row.name,
                 of("rate_per_s", 0),
@@ -260,6 +268,7 @@ impl Report {
                 extras(row)
             );
         }
+        out
     }
 
     /// Rate, CPU and p99 of each row in multiples of its baselines.

@@ -87,7 +87,11 @@ async fn whole(request: Request, next: Next, patience: Duration) -> Response {
     }
     let refused = match tokio::time::timeout(patience, to_bytes(body, BODY_BYTES_MAX)).await {
         Ok(Ok(body)) => return next.run(Request::from_parts(head, Body::from(body))).await,
-        Ok(Err(error)) if error.source().is_some_and(|source| source.is::<LengthLimitError>()) => {
+        Ok(Err(error))
+            if error
+                .source()
+                .is_some_and(|source| source.is::<LengthLimitError>()) =>
+        {
             StatusCode::PAYLOAD_TOO_LARGE
         }
         // Chunks that are none; or it ended early, and nobody reads this.
@@ -161,8 +165,16 @@ mod tests {
     #[tokio::test]
     async fn a_body_in_chunks_is_too_long_or_broken() {
         let (address, _end, _task) = start(LONG).await;
-        let chunk = format!("{:x}\r\n{}\r\n0\r\n\r\n", BODY_BYTES_MAX, "x".repeat(BODY_BYTES_MAX));
-        let longer = format!("{:x}\r\n{}\r\n", BODY_BYTES_MAX + 1, "x".repeat(BODY_BYTES_MAX + 1));
+        let chunk = format!(
+            "{:x}\r\n{}\r\n0\r\n\r\n",
+            BODY_BYTES_MAX,
+            "x".repeat(BODY_BYTES_MAX)
+        );
+        let longer = format!(
+            "{:x}\r\n{}\r\n",
+            BODY_BYTES_MAX + 1,
+            "x".repeat(BODY_BYTES_MAX + 1)
+        );
         for (body, status) in [
             (chunk.as_str(), "200"),
             (&longer, "413"),
@@ -176,7 +188,10 @@ mod tests {
             let _ = stream.write_all(format!("{head}{body}").as_bytes()).await;
             stream.shutdown().await.unwrap();
             let answer = rest(&mut stream).await;
-            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{body:.20}: {answer}");
+            assert!(
+                answer.starts_with(&format!("HTTP/1.1 {status} ")),
+                "{body:.20}: {answer}"
+            );
         }
     }
 

@@ -16,7 +16,7 @@ mod writer;
 
 use crate::args::{BenchArgs, Scenario};
 use crate::baseline;
-use crate::error::Error;
+use crate::error::{Doing as _, Error};
 use crate::link::Target;
 use crate::measure::Row;
 use crate::net::{Load, Net};
@@ -25,6 +25,7 @@ use crate::report::Report;
 use crate::spawn::Relay;
 use crate::workspace::Workspace;
 use std::cell::RefCell;
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 /// Load before a measured window opens, so that it is in its steady state.
@@ -41,11 +42,11 @@ const FILL_TIMEOUT: Duration = Duration::from_secs(300);
 /// The longest wait of the loop while it has a deadline.
 const TICK: Duration = Duration::from_millis(5);
 
-/// Runs what the options ask for, prints the table, and writes the JSON file.
+/// Runs what the options ask for, prints the table to `out`, and writes the JSON file.
 ///
 /// # Errors
 /// See [`Error`].
-pub fn run(args: &BenchArgs) -> Result<(), Error> {
+pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), Error> {
     let mut report = Report::new(args.is_reference());
     let mut failed = None;
     for scenario in args.scenario.parts(args.is_spawned()) {
@@ -55,18 +56,22 @@ pub fn run(args: &BenchArgs) -> Result<(), Error> {
             Err(error) => {
                 let error = Error::Scenario(scenario, Box::new(error));
                 if let Some(earlier) = failed.replace(error) {
-                    eprintln!("{earlier}");
+                    let _ = writeln!(std::io::stderr(), "{earlier}");
                 }
             }
         }
     }
-    if !report.is_empty() {
-        report.print();
-    }
+    let printed = match report.is_empty() {
+        true => Ok(()),
+        false => out
+            .write_all(report.table().as_bytes())
+            .and_then(|()| out.flush()),
+    };
     if let Some(path) = &args.json {
         report.write(path, args)?;
     }
-    failed.map_or(Ok(()), Err)
+    failed.map_or(Ok(()), Err)?;
+    printed.doing("print the table")
 }
 
 /// What one scenario measures, its baselines after it.

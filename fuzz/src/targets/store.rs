@@ -109,6 +109,10 @@ pub fn run(input: &[u8]) {
     while !script.is_over() {
         damage(&mut script, &mut files);
     }
+    // A folder with nothing in it becomes a new store.
+    if files.keys().all(|name| name == Path::new("LOCK")) {
+        return;
+    }
     // Empty, it is how an operator asks for no such check.
     if let Some(synced) = files.get_mut(Path::new("SYNCED"))
         && synced.is_empty()
