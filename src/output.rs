@@ -16,7 +16,7 @@ impl<'a> Output<'a> {
         Self { inner, failed: None }
     }
 
-    /// Prints all of it now. A failure is told by [`end`](Self::end); whoever prints what can't be had again looks at it
+    /// Prints all of it now, so that nothing is left to fail later. A failure is told by [`end`](Self::end); whoever prints what can't be had again looks at it
     /// at once.
     pub(crate) fn print(&mut self, text: &str) -> io::Result<()> {
         self.write_all(text.as_bytes())?;
@@ -34,8 +34,7 @@ impl<'a> Output<'a> {
     }
 
     /// How a command ends that ended so: what it found out or could not do goes before what could not be printed.
-    pub(crate) fn end(mut self, ended: Result<(), Failure>) -> Result<(), Failure> {
-        let _ = self.flush();
+    pub(crate) fn end(self, ended: Result<(), Failure>) -> Result<(), Failure> {
         match self.failed {
             Some(error) if ended.is_ok() && error.kind() != ErrorKind::BrokenPipe => Err(Failure::output(
                 format!("cannot write to standard output: {error}"),

@@ -200,8 +200,11 @@ impl Server {
         if let Some(banner) = first_workspace(&running).await
             && let Err(error) = write!(out, "{banner}").and_then(|()| out.flush())
         {
-            // Serving goes on: nobody's traffic should wait for it.
-            tracing::error!(%error, "the invite could not be printed; drover workspace new mints another");
+            // The log goes where the invite went. Serving goes on: nobody's traffic should wait for a reader.
+            let _ = writeln!(
+                io::stderr(),
+                "drover: the invite could not be printed ({error}); drover workspace new makes another"
+            );
         }
         announce(&running, public, private);
         // Until here, who asks the private listener waits: whoever gets an answer finds the line above in the log.

@@ -3,8 +3,10 @@
 
 use crate::relay::{Banner, PROGRAM, Relay, banner};
 use crate::sabotage::{Proxy, Sabotage};
-use drover_client::InviteLink;
-use drover_vectors::{Form, Invite, Options, Report, Target, Verdict, conform};
+use drover_client::invites::{InviteDraft, create_invite};
+use drover_client::joining::SealedBundle;
+use drover_client::{Connection, Hello, InviteLink};
+use drover_vectors::{Form, Invite, Options, PATIENCE, Report, Target, Verdict, conform};
 use serde_json::Value as Json;
 use std::collections::BTreeSet;
 use std::io;
@@ -128,6 +130,46 @@ fn an_invite_that_is_not_taken_is_told_in_one_sentence() {
         said.contains("the second invite, after the first was spent"),
         "{said}"
     );
+}
+
+/// An invite into a workspace that exists founds none.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ordinary_invite_is_told_apart() {
+    let relay = Relay::start(&[]);
+    let (workspace, founder) = relay.found(&[]).await;
+    let root = workspace.root();
+    let mut connection = Connection::connect(&relay.endpoint(), &founder, &Hello::groups([root]))
+        .await
+        .unwrap();
+    let draft = InviteDraft {
+        root,
+        seats: 1,
+        life_ms: 3_600_000,
+        capabilities: vec!["chat.read".into()],
+        update_pub: [7; 32],
+        bundles: vec![SealedBundle {
+            group: root,
+            epoch: 1,
+            ct: vec![7; 96].into(),
+        }],
+    };
+    let issued = create_invite(&mut connection, &founder, &draft).await.unwrap();
+    let options = Options {
+        target: Target {
+            endpoint: relay.endpoint(),
+            patience: PATIENCE,
+        },
+        invites: vec![Invite {
+            token: issued.token.0,
+            code: issued.code,
+        }],
+        only: Vec::new(),
+        scripts: None,
+        forms: vec![Form::Array],
+        slow: false,
+    };
+    let said = conform(&options).await.unwrap_err().to_string();
+    assert!(said.contains("the invite founds no workspace"), "{said}");
 }
 
 /// Both ways between two sockets, until one ends.

@@ -53,7 +53,7 @@ pub(crate) async fn found(
         [founder, "sends", {"AUTH": {"device_key": format!("key({founder})"), "challenge": "$challenge"}}],
         [founder, "gets", {"AUTH_ACK": {}}],
         [founder, "sends", {"ACCESS_QUERY": {}}],
-        [founder, "gets", {"ACCESS_STATE": {"salt": {"save": "salt"}, "head": null}}],
+        [founder, "gets", {"ACCESS_STATE": {"salt": {"save": "salt"}, "head": {"save": "head"}}}],
     ]);
     let mut scope = Scope::new(run, founder, &[]);
     scope
@@ -75,6 +75,9 @@ pub(crate) async fn found(
         stop => Error::Founding(stop),
     })?;
     let saved = session.into_saved();
+    if saved.get("head") != Some(&Item::Null) {
+        return Err(Error::NoBootstrap("its workspace is founded already".into()));
+    }
     let (Some(Item::Bytes(salt)), Some(Item::Uint(relay_ms))) = (saved.get("salt"), saved.get("relay_ms"))
     else {
         return Ok(fail("the relay told neither salt nor time")?);
