@@ -131,7 +131,10 @@ impl<'a> Play<'a> {
             }
             7 => drop(self.readers[which].take()),
             8 => self.reconnect(),
-            9 => self.now += Duration::from_millis(self.number() % 3_600_000),
+            9 => {
+                let later = Duration::from_millis(self.number() % 3_600_000);
+                self.now += later;
+            }
             10..=12 => self.answer(),
             13 => self.push(group),
             14 => {
@@ -250,7 +253,7 @@ impl<'a> Play<'a> {
         let mut upper = 0u64;
         let mut ranges = Vec::new();
         for _ in 0..self.script.below(200) {
-            upper = upper.saturating_add(1 + self.number());
+            upper = upper.saturating_add(self.number()).saturating_add(1);
             let mode = match self.script.u8() {
                 flags if flags & 3 == 0 => Mode::Skip,
                 flags if flags & 3 == 1 => Mode::Fingerprint(Hash([flags; 32])),
@@ -273,8 +276,8 @@ impl<'a> Play<'a> {
             255 => u32::MAX,
             short => (short % 4).into(),
         };
-        let detail = match self.script.below(4) {
-            0 => &[][..],
+        let detail: &[u8] = match self.script.below(4) {
+            0 => &[],
             1 => &[0, 0, 0, 0, 0, 0, 1, 0],
             2 => &[9; 32],
             _ => self.script.take(3),

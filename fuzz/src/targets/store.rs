@@ -26,6 +26,8 @@ type Files = BTreeMap<PathBuf, Vec<u8>>;
 
 const GROUPS: u8 = 3;
 const RECORDS: u64 = 30;
+/// No file grows beyond twice this.
+const FILE_BYTES_MAX: usize = 1 << 20;
 
 fn folder() -> tempfile::TempDir {
     // Memory if the system offers some: nothing here has to survive a power cut.
@@ -208,7 +210,8 @@ fn damage(script: &mut Script<'_>, files: &mut Files) {
             let copy = bytes.clone();
             files.insert(other, copy);
         }
-        7 => {
+        // Twice as long each time: what it does to the store shows in the first ones.
+        7 if bytes.len() < FILE_BYTES_MAX => {
             let tail = bytes[at..].to_vec();
             bytes.extend_from_slice(&tail);
         }
