@@ -11,6 +11,8 @@ mod conform;
 mod crash;
 #[path = "e2e/limits.rs"]
 mod limits;
+#[path = "e2e/output.rs"]
+mod output;
 #[path = "e2e/relay.rs"]
 mod relay;
 #[path = "e2e/sabotage.rs"]

@@ -11,7 +11,7 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    match drover_benches::run(&Cli::parse().bench) {
+    match drover_benches::run(&Cli::parse().bench, &mut std::io::stdout()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");

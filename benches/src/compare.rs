@@ -6,9 +6,10 @@
 //! the runs is noise.
 
 use crate::args::CompareArgs;
-use crate::error::Error;
+use crate::error::{Doing as _, Error};
 use crate::report::document::{Document, RowDocument};
 use std::fmt::Write as _;
+use std::io::Write;
 
 /// Which way is better.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -66,21 +67,23 @@ impl Verdict {
     }
 }
 
-/// Prints the comparison.
+/// Prints the comparison to `out`.
 ///
 /// # Errors
-/// [`Error::Worse`] if a figure is; [`Error::Usage`] if a file can't be read as a measurement or nothing in them can be
+/// [`Error::System`] if it can't be printed; [`Error::Worse`] if a figure is; [`Error::Usage`] if a file can't be read as a measurement or nothing in them can be
 /// compared.
-pub(crate) fn run(args: &CompareArgs) -> Result<(), Error> {
+pub(crate) fn run(args: &CompareArgs, out: &mut dyn Write) -> Result<(), Error> {
     if !(args.tolerance >= 0.0 && args.tolerance.is_finite()) {
         return Err(Error::Usage("--tolerance has to be 0 or more per cent".into()));
     }
     let [before, after] = [&args.before, &args.after].map(|path| Document::load(path));
     let comparison = Comparison::new(&before?, &after?, args.tolerance / 100.0);
-    print!("{}", comparison.text);
+    let printed = out
+        .write_all(comparison.text.as_bytes())
+        .and_then(|()| out.flush());
     match (comparison.compared, comparison.worse) {
         (0, _) => Err(Error::Usage("the files have no row in common".into())),
-        (_, 0) => Ok(()),
+        (_, 0) => printed.doing("print the comparison"),
         (_, worse) => Err(Error::Worse(worse)),
     }
 }

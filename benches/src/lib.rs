@@ -26,6 +26,15 @@
 
 #![forbid(unsafe_code)]
 
+/// A line on standard error; if nobody can read it, the measurement goes on.
+macro_rules! tell {
+    ($($arg:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($arg)*);
+    }};
+}
+pub(crate) use tell;
+
 pub mod args;
 mod authority;
 mod baseline;

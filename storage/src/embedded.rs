@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `format` | the folder: lock, version, creation |
 //! | `audit` | what fjall does not notice of damage, or would repair by cutting |
+//! | `contents` | numbers of entries that fjall believes before it looks at a checksum |
 //! | `synced` | the last commit known to be durable, kept outside the database |
 //! | `tables` | which key holds what |
 //! | `committer` | the one thread that writes |
@@ -13,6 +14,7 @@
 
 mod audit;
 mod committer;
+mod contents;
 mod format;
 mod guard;
 mod mend;

@@ -17,10 +17,11 @@ mod text;
 mod xml;
 
 use crate::args::BenchArgs;
-use crate::error::Error;
+use crate::error::{Doing as _, Error};
 use crate::machine::Machine;
 use crate::measure::Row;
 pub(crate) use document::{Document, RowDocument, Saturation, Setting, Settings, Skipped, Step};
+use std::io::Write;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -53,7 +54,7 @@ impl Report {
 
     /// Says at once, and in the report, what is not measured.
     pub(crate) fn skip(&mut self, what: String, why: String) {
-        eprintln!("skipped: {what}: {why}");
+        crate::tell!("skipped: {what}: {why}");
         self.skipped.push(Skipped { what, why });
     }
 
@@ -62,23 +63,22 @@ impl Report {
         self.rows.is_empty()
     }
 
-    /// Prints the tables and writes the files that are asked for.
-    pub(crate) fn show(self, args: &BenchArgs) -> Result<(), Error> {
+    /// Prints the tables to `out` and writes the files that are asked for, also where there is nobody to read the tables.
+    pub(crate) fn show(self, args: &BenchArgs, out: &mut dyn Write) -> Result<(), Error> {
         let document = self.into_document(args);
-        if !document.rows.is_empty() {
-            let tables = match args.markdown {
-                true => text::markdown(&document),
-                false => text::plain(&document),
-            };
-            print!("{tables}");
-        }
+        let tables = match args.markdown {
+            _ if document.rows.is_empty() => String::new(),
+            true => text::markdown(&document),
+            false => text::plain(&document),
+        };
+        let printed = out.write_all(tables.as_bytes()).and_then(|()| out.flush());
         if let Some(path) = &args.json {
             write(path, &document.to_json())?;
         }
         if let Some(path) = &args.html {
             write(path, &html::page(&document))?;
         }
-        Ok(())
+        printed.doing("print the tables")
     }
 
     fn into_document(self, args: &BenchArgs) -> Document {

@@ -26,6 +26,7 @@ use crate::report::{Report, Setting};
 use crate::spawn::{self, DRIVER, Relay};
 use crate::workspace::Workspace;
 use std::cell::RefCell;
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 /// Load before a measured window opens, so that it is in its steady state.
@@ -42,19 +43,19 @@ const FILL_TIMEOUT: Duration = Duration::from_secs(300);
 /// The longest wait of the loop while it has a deadline.
 const TICK: Duration = Duration::from_millis(5);
 
-/// Does what the options ask for: measures, prints the tables and writes the files, or compares files.
+/// Does what the options ask for: measures, prints the tables to `out` and writes the files, or compares files.
 ///
 /// # Errors
 /// See [`Error`].
-pub fn run(command: &BenchCommand) -> Result<(), Error> {
+pub fn run(command: &BenchCommand, out: &mut dyn Write) -> Result<(), Error> {
     match (&command.tool, &command.measure) {
-        (Some(Tool::Compare(args)), _) => compare::run(args),
-        (None, Some(args)) => measure(args),
+        (Some(Tool::Compare(args)), _) => compare::run(args, out),
+        (None, Some(args)) => measure(args, out),
         (None, None) => Err(Error::Usage("what is to be measured?".into())),
     }
 }
 
-fn measure(args: &BenchArgs) -> Result<(), Error> {
+fn measure(args: &BenchArgs, out: &mut dyn Write) -> Result<(), Error> {
     args.check()?;
     let mut report = Report::new(args.is_reference());
     let mut failed = None;
@@ -83,16 +84,16 @@ fn measure(args: &BenchArgs) -> Result<(), Error> {
             // What was measured before is worth showing, and the rest worth measuring.
             let error = Error::Scenario(scenario, Box::new(error));
             if let Some(earlier) = failed.replace(error) {
-                eprintln!("{earlier}");
+                crate::tell!("{earlier}");
             }
         }
     }
     let is_empty = report.is_empty();
-    report.show(args)?;
+    let shown = report.show(args, out);
     match failed {
         Some(error) => Err(error),
         None if is_empty => Err(Error::Unexpected("nothing was measured".into())),
-        None => Ok(()),
+        None => shown,
     }
 }
 

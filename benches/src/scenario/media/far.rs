@@ -16,7 +16,7 @@ const REJOIN: Duration = Duration::from_secs(60);
 pub(super) fn answer(room: &mut Room<'_>) -> Result<Run, Error> {
     let plan = room.load.plan;
     room.load.begin(plan.calls, 0);
-    eprintln!("answering in {} calls: start the near side", plan.calls);
+    crate::tell!("answering in {} calls: start the near side", plan.calls);
     let mut joined = Instant::now();
     while room.load.delivered == 0 {
         room.load.turn(&mut room.net)?;

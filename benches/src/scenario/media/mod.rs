@@ -95,7 +95,7 @@ fn over(args: &BenchArgs, plans: &[Plan], transport: Transport, rows: &mut Vec<R
     for (cell, plan) in (0..).zip(plans) {
         let mut room = Room::open(&bench, *plan, cell)?;
         if let Some(bound_ms) = args.until_p99 {
-            eprintln!("{}, from here on up", plan.what(&over));
+            crate::tell!("{}, from here on up", plan.what(&over));
             let (calls, mut runs, saturation) = saturate::saturate(args, bound_ms, &mut room)?;
             for run in &mut runs {
                 run.extra.push(("calls", calls as f64));

@@ -98,7 +98,7 @@ pub(super) fn saturate(
         if holding.count() * 2 > runs.len() {
             return Ok((calls, runs, saturation));
         }
-        eprintln!("{calls:>6} calls: did not hold when it was measured again");
+        crate::tell!("{calls:>6} calls: did not hold when it was measured again");
     }
     Err(Error::Unexpected(format!(
         "p99 above {bound_ms} ms, or frames lost, at every load"
@@ -111,7 +111,7 @@ fn refused(calls: usize, error: Error) -> Result<Step, Error> {
         return Err(error);
     }
     let failed_by = format!("the relay, which takes no more: {error}");
-    eprintln!("{calls:>6} calls: stopped by {failed_by}");
+    crate::tell!("{calls:>6} calls: stopped by {failed_by}");
     Ok(Step {
         calls,
         offered_per_s: 0.0,
@@ -133,7 +133,7 @@ fn measure(args: &BenchArgs, bound_ms: f64, calls: usize, room: &mut Room<'_>) -
         lost: extra(&run, "lost"),
         failed_by: failed_by(&run, bound_ms).map(str::to_owned),
     };
-    eprintln!(
+    crate::tell!(
         "{calls:>6} calls: {:>9.0} frames/s offered, {:>9.0} forwarded, p99 {:>8.3} ms, {} lost: {}",
         step.offered_per_s,
         step.rate_per_s,
