@@ -104,9 +104,9 @@ const AFTER_HELP: &str = "\
 Without a command, drover serves. Settings come from the environment (WEALD_RELAY_*, DROVER_*), then
 relay.toml; see docs/configuration.md.
 
-Exit codes: 0 done; 1 a check (conform, healthcheck, status) found something wrong; 64 bad arguments;
-69 something it depends on did not answer; 74 its output could not be written; 75 the relay that was
-checked went away before the end; 78 settings or store unusable.";
+Exit codes: 0 done; 1 a check (conform, bench compare, healthcheck, status) found something wrong; 64 bad arguments;
+69 something it depends on did not answer; 74 its output could not be written; 75 the relay that was checked went away
+before the end; 78 settings or store unusable.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -120,7 +120,7 @@ enum Command {
     /// Run a relay in a temporary folder and let a team of devices use it
     Demo,
     /// Measure a relay: rates, latencies, server CPU time, memory
-    Bench(Box<drover_benches::BenchArgs>),
+    Bench(Box<drover_benches::BenchCommand>),
     /// Check any relay by its URL against the protocol's rules: exit code 0, 1 if one is not kept, or 75 if the relay
     /// went away
     Conform(Box<ConformArgs>),
@@ -203,7 +203,7 @@ fn command(args: &[OsString], environment: &Environment, out: &mut Output<'_>) -
             // Each connection it makes is an open file of its own.
             limits::raise();
             return match drover_benches::run(&args, out) {
-                Err(_) if out.is_closed() => Ok(()),
+                Err(drover_benches::Error::System { .. }) if out.is_closed() => Ok(()),
                 ended => ended.map_err(bench_failure),
             };
         }
@@ -234,9 +234,11 @@ fn command(args: &[OsString], environment: &Environment, out: &mut Output<'_>) -
 }
 
 fn bench_failure(error: drover_benches::Error) -> Failure {
-    match error {
-        drover_benches::Error::Usage(message) => Failure::usage(message),
-        other => Failure::unavailable(other.to_string()),
+    let message = error.to_string();
+    match error.cause() {
+        drover_benches::Error::Usage(_) => Failure::usage(message),
+        drover_benches::Error::Worse(_) => Failure::found(message),
+        _ => Failure::unavailable(message),
     }
 }
 
