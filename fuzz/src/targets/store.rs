@@ -18,7 +18,7 @@ use crate::random::{Rng, Script};
 
 /// Heap on the thread that opens: what the files hold a few times over, and what the database takes in any case.
 fn heap_bytes(folder_bytes: usize) -> usize {
-    (64 << 20) + 8 * folder_bytes
+    (16 << 20) + 8 * folder_bytes
 }
 
 /// Files by their path in the folder.
