@@ -13,8 +13,10 @@
 //! | [`handshaker`] | publishes handshakes |
 //! | [`live`] | sends LIVE |
 //! | [`keeper`] | keeps retention chains and DROPs |
+//! | [`caller`] | joins and leaves calls, and talks in them |
 
 pub mod admin;
+pub mod caller;
 pub mod founder;
 pub mod handshaker;
 pub mod joiner;

@@ -14,6 +14,7 @@ mod view;
 
 pub use agenda::Happening;
 pub use clock::EPOCH_MS;
+pub(crate) use net::is_media;
 pub use net::{Line, messages};
 pub use outside::{Outside, tag_of};
 
@@ -85,6 +86,7 @@ impl World {
             shards: plan.shards,
             index_bytes_max: plan.index_bytes,
             live_frames_per_minute: 100_000,
+            max_concurrent_calls: Some(plan.calls_max),
             ..Config::default()
         });
         let mut out = Outside::new(plan, saboteur, with_text);
@@ -117,6 +119,9 @@ impl World {
 
     fn finish(mut self) -> Summary {
         self.out.count_shards();
+        for (what, times) in self.out.model.calls.tally() {
+            self.out.coverage.add(what, times);
+        }
         self.out.coverage.add("happenings", self.happened);
         self.out.coverage.add("acknowledgements", self.out.model.acks);
         Summary {
@@ -154,6 +159,9 @@ impl World {
             for line in crate::log::lines() {
                 self.out.coverage.add("log lines", 1);
                 self.out.model.logged(&line);
+            }
+            if let Some(broken) = self.out.model.calls.broken() {
+                self.out.model.fail(broken.rule, || broken.what);
             }
             for complaint in self.out.store.complaints() {
                 self.out.model.fail("the store's rules are kept", || complaint);
@@ -296,6 +304,7 @@ impl World {
                     .fail("the store opens", || "the directory can't be read".to_owned());
             }
         };
+        self.out.directory = Some(directory.clone());
         let challenges = Arc::new(Challenges::with_secret(self.out.dice.bytes()));
         self.shards = (0..self.config.shards)
             .map(|index| {
@@ -548,9 +557,13 @@ impl World {
                     self.out
                         .taken(session.workspace, &session.identity, line, &message);
                     let now = self.out.now();
+                    let is_call = self.out.call_begins(shard, line, now, &message);
                     let mut view = View::new(shard, &mut self.out);
                     if self.shards[shard].message(now, id, message, &mut view) == Flow::Pause {
                         self.out.net.conns[line].paused = true;
+                    }
+                    if is_call {
+                        self.out.call_ends(shard);
                     }
                     self.settle(shard);
                 }
@@ -568,12 +581,15 @@ impl World {
     /// Tells the engine what came of its effects, as the transport does.
     fn settle(&mut self, _shard: usize) {
         loop {
+            let sessions = self.out.sessions();
+            self.out.model.calls.counts(sessions);
             if let Some(line) = self.out.net.closed.pop_front() {
                 let (shard, conn) = (self.out.net.conns[line].shard, self.out.net.conns[line].id);
                 let now = self.out.now();
                 let mut view = View::new(shard, &mut self.out);
                 self.shards[shard].handle(now, Event::Closed { conn }, &mut view);
                 self.out.net.forget(line);
+                self.out.model.calls.gone(line);
             } else if let Some(line) = self.out.net.moving.pop_front() {
                 self.out.depart(line);
             } else if let Some(line) = self.out.net.resumed.pop_front() {

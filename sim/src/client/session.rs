@@ -49,6 +49,8 @@ enum Due {
     Replayed(GroupId),
     Recon(GroupId),
     Ask(Ask),
+    /// What was said in calls before it is answered only if it is refused.
+    Said,
 }
 
 /// A durable write that is not acknowledged.
@@ -91,6 +93,10 @@ pub struct Session {
     window: usize,
     /// Told to the kinds.
     pub notices: Vec<Notice>,
+    /// The version it offers.
+    pub version: u16,
+    /// Groups of which something was acknowledged on this connection.
+    pub proved: BTreeSet<GroupId>,
     /// Refused since it was last admitted.
     pub refused: Option<Code>,
     source: String,
@@ -124,6 +130,8 @@ impl Session {
             sent_here: BTreeSet::new(),
             window,
             notices: Vec::new(),
+            version: 4,
+            proved: BTreeSet::new(),
             refused: None,
         }
     }
@@ -152,7 +160,7 @@ impl Session {
         self.state = State::Greeting;
         self.say(
             &Frame::Connect {
-                version: 4,
+                version: self.version,
                 groups: list.as_list(),
                 sent_at_ms: 0,
             },
@@ -179,6 +187,7 @@ impl Session {
             }
         }
         self.sent_here.clear();
+        self.proved.clear();
         for write in self.unacked.values_mut() {
             write.under_way = 0;
         }
@@ -217,7 +226,20 @@ impl Session {
 
     /// Whether another frame may be sent before an answer comes.
     pub fn may_say(&self) -> bool {
-        self.state == State::Ready && self.due.len() < self.window
+        self.state == State::Ready && self.due.len() < self.window && !self.talks()
+    }
+
+    /// Whether it has yet to learn what became of what it said in calls.
+    pub fn talks(&self) -> bool {
+        matches!(self.due.back(), Some(Due::Said))
+    }
+
+    /// CALL and MEDIA, with a WAKE query behind them: refusals that come before its answer are theirs.
+    pub fn talk(&mut self, frames: &[Frame<'_>], out: &mut Outside) {
+        for frame in frames {
+            self.say(frame, None, out);
+        }
+        self.say(&Frame::Wake(Wake::Query), Some(Due::Said), out);
     }
 
     /// Sends an envelope, now and again until it is acknowledged; returns its content address.
@@ -330,7 +352,7 @@ impl Session {
                 }
                 return false;
             }
-            State::Ready => {}
+            State::Ready if !self.talks() => {}
             _ => return false,
         }
         let mut done = true;

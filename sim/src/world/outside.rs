@@ -6,14 +6,14 @@ use super::net::{Input, Line, Net, Phase};
 use crate::codes;
 use crate::coverage::Coverage;
 use crate::dice::Dice;
-use crate::model::{Model, envelopes, handshakes};
+use crate::model::{Counts, Model, envelopes, handshakes};
 use crate::plan::{Fault, Plan};
 use crate::sabotage::Saboteur;
 use crate::store::{SimStore, Verdict};
 use crate::trace::Trace;
 use bytes::Bytes;
 use drover_client::Identity;
-use drover_engine::Now;
+use drover_engine::{Directory, Now};
 use drover_engine::bootstrap::Banner;
 use drover_engine::effects::{StoreRequest, Stores};
 use drover_engine::event::{StoreAnswer, Ticket};
@@ -23,9 +23,9 @@ use drover_storage::StoreError;
 use drover_wire::access::AccessState;
 use drover_wire::envelope::Envelope;
 use drover_wire::frame::Frame;
-use drover_wire::id::{Hash, PublicKey, Token};
+use drover_wire::id::{GroupId, Hash, PublicKey, Token};
 use ed25519_dalek::SigningKey;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -77,6 +77,10 @@ pub struct Outside {
     pub banners: Vec<Option<Banner>>,
     /// By workspace: invites that are open.
     pub invites: Vec<Vec<Token>>,
+    /// Every group there is, with its workspace.
+    pub groups: BTreeMap<GroupId, usize>,
+    /// Of the process that runs.
+    pub(super) directory: Option<Arc<Directory>>,
     /// By client: its workspace and its device.
     pub(super) who: Vec<(usize, PublicKey)>,
     /// The same clients' keys: authorizers sign together when one of them asks.
@@ -95,7 +99,7 @@ impl Outside {
             agenda: Agenda::default(),
             clock: Clock::new(),
             net: Net::new(shards, plan.socket_bytes),
-            model: Model::new(store.clone(), plan.workspaces),
+            model: Model::new(store.clone(), plan.workspaces, plan.calls_max),
             store,
             stores: Vec::new(),
             mail: Vec::new(),
@@ -108,6 +112,8 @@ impl Outside {
             metrics: Vec::new(),
             banners: vec![None; plan.workspaces],
             invites: vec![Vec::new(); plan.workspaces],
+            groups: BTreeMap::new(),
+            directory: None,
             who: Vec::new(),
             keys: Vec::new(),
             healed: false,
@@ -219,6 +225,8 @@ impl Outside {
         self.store.crash(|queued| misfortune.below(queued + 1));
         self.mail.clear();
         self.stores.clear();
+        self.directory = None;
+        self.model.calls.restarts();
         for line in 0..self.net.conns.len() {
             if self.net.conns[line].held {
                 self.sever(line);
@@ -462,7 +470,18 @@ impl Outside {
 
     pub(super) fn flush(&mut self, line: Line) {
         let latency = self.latency_us();
-        self.net.flush(line, latency, &mut self.agenda);
+        let mono_ms = self.now().mono_ms;
+        let conn = &mut self.net.conns[line];
+        if conn.outbox.carries_media() && !matches!(conn.phase, Phase::Gone) {
+            let lane_ms = match &mut self.saboteur {
+                Some(saboteur) => saboteur.ages(mono_ms),
+                None => mono_ms,
+            };
+            let shed = conn.outbox.expire_media(lane_ms);
+            self.model.calls.expires(line, mono_ms, shed);
+        }
+        self.net
+            .flush(line, latency, mono_ms, &mut self.agenda, &mut self.model.calls);
     }
 
     pub(super) fn flush_dirty(&mut self, shard: usize) {
@@ -513,8 +532,47 @@ impl Outside {
                 }
             }
             Ok(Frame::Join { body }) => self.model.joins(workspace, &device, body),
+            Ok(Frame::Connect { version, .. }) => self.model.calls.greeted(line, workspace, version.min(4)),
+            Ok(Frame::Sub { group, .. }) => self.model.calls.subscribes(line, group),
             _ => {}
         }
+    }
+
+    /// Sessions the relay counts.
+    pub(super) fn sessions(&self) -> u64 {
+        self.metrics.iter().map(|metrics| metrics.ready.get()).sum()
+    }
+
+    /// What the relay counts of calls.
+    fn counts(&self, shard: usize) -> Counts {
+        let metrics = &self.metrics[shard];
+        Counts {
+            frames: metrics.frames_in[23].get() + metrics.frames_in[24].get(),
+            errors: metrics.errors_sent.each_ref().map(|counter| counter.get()),
+            denied: metrics.media_denied.get(),
+            shed: metrics.live_shed.get(),
+            open: self.directory.as_ref().map_or(0, |directory| directory.calls().open()),
+        }
+    }
+
+    /// A shard is about to be handed this message. Returns whether it is one of a call.
+    pub(super) fn call_begins(&mut self, shard: usize, line: Line, now: Now, message: &[u8]) -> bool {
+        let is_call = matches!(tag_of(message), 23 | 24);
+        if is_call {
+            let (sessions, counts) = (self.sessions(), self.counts(shard));
+            self.model.calls.counts(sessions);
+            self.model
+                .calls
+                .begins(line, now.mono_ms, now.wall_ms, message, counts);
+        }
+        is_call
+    }
+
+    /// It has handled that message of a call.
+    pub(super) fn call_ends(&mut self, shard: usize) {
+        let (sessions, counts) = (self.sessions(), self.counts(shard));
+        self.model.calls.counts(sessions);
+        self.model.calls.ends(counts, &self.groups);
     }
 
     /// An ACCESS frame leaves: it says what the head is.
@@ -594,6 +652,12 @@ pub(super) fn describe(message: &[u8]) -> String {
             code, retry_after_s, ..
         }) => format!("ERROR {code:?} after {retry_after_s} s"),
         Ok(Frame::Access { body }) => format!("ACCESS, {} bytes", body.len()),
+        Ok(Frame::Call {
+            call_id, group, kind, ..
+        }) => format!("CALL {call_id:?} {group:?} kind {kind}"),
+        Ok(Frame::Media {
+            call_id, stream, seq, ct,
+        }) => format!("MEDIA {call_id:?} {stream:?} {seq}, {} bytes", ct.len()),
         Ok(frame) => frame.name().to_owned(),
         Err(_) => format!("{} bytes that don't decode", message.len()),
     }

@@ -3,9 +3,10 @@
 use super::Outside;
 use crate::client::{Client, Kind, Session};
 use crate::client::{
-    admin, founder, handshaker, joiner, keeper, live, reconciler, recovery, sender, subscriber,
+    admin, caller, founder, handshaker, joiner, keeper, live, reconciler, recovery, sender, subscriber,
 };
 use crate::codes;
+use crate::plan::Feature;
 use drover_client::Identity;
 use drover_wire::id::{GroupId, Hash};
 use ed25519_dalek::SigningKey;
@@ -39,6 +40,7 @@ impl Cast<'_> {
         let plan = self.out.plan.clone();
         for group in &self.groups {
             self.out.model.hides(&group.0, 7);
+            self.out.groups.insert(*group, self.workspace);
         }
         for number in 0..codes::TOKENS {
             self.out.model.hides(&codes::token(self.workspace, number).0, 6);
@@ -91,6 +93,9 @@ impl Cast<'_> {
     fn ordinary(&mut self) -> Vec<Box<dyn Kind>> {
         let dice = &mut self.out.dice;
         let mut kinds: Vec<Box<dyn Kind>> = Vec::new();
+        if self.out.plan.has(Feature::Calls) && dice.chance(0.6) {
+            kinds.push(Box::<caller::Caller>::default());
+        }
         for _ in 0..dice.between(1, 3) {
             kinds.push(match dice.below(10) {
                 0..4 => Box::<sender::Sender>::default(),

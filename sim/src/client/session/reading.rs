@@ -44,6 +44,7 @@ impl Session {
                 let group = *group;
                 self.due.pop_front();
                 self.unacked.remove(&hash);
+                self.proved.insert(group);
                 out.model.acknowledged(envelopes(group), seq, hash);
                 if let Some(held) = self.held.get_mut(&group) {
                     held.insert(seq, hash);
@@ -62,6 +63,23 @@ impl Session {
             (Frame::Recon { group, payload }, Some(Due::Recon(asked))) if group == *asked => {
                 self.due.pop_front();
                 self.reconciling(group, payload, out);
+            }
+            (Frame::Wake(Wake::Capability { .. }), Some(Due::Said)) => {
+                self.due.pop_front();
+            }
+            (Frame::Call { group, .. }, _) => {
+                let asked = |due: &Due| matches!(due, Due::Sub { group: g, .. } if *g == group);
+                let listens = self.held.get(&group).is_some_and(|h| h.subscription.is_some());
+                if self.version < 3 || !listens && !self.due.iter().any(asked) {
+                    out.model.fail("only what was asked for is delivered", || {
+                        format!("{}: CALL in {group:?}", self.name)
+                    });
+                }
+            }
+            (Frame::Media { .. }, _) => {
+                if let Some(line) = self.line {
+                    out.model.calls.hears(line, self.version, &frame);
+                }
             }
             (Frame::Live { group, ct, .. }, _) => {
                 if !out.model.beats.contains(&(group, ct.to_vec())) {
@@ -149,6 +167,7 @@ impl Session {
                 held.behind |= subscription.as_ref().is_some_and(|s| s.behind);
                 *subscription = Some(Subscription::new(group, *from, head, &mut out.model));
                 self.due.pop_front();
+                self.proved.insert(group);
             }
             (due, _) => {
                 let due = format!("{due:?}");
@@ -211,6 +230,9 @@ impl Session {
             out.coverage.add("failovers", 1);
             return; // the connection ends
         }
+        if let Some(Due::Said) = self.due.front() {
+            return; // the model knows what it is for
+        }
         // A replay that could not be read: its subscription lives on (02 §8).
         if let Some(Due::Replayed(group)) = self.due.front() {
             if let Some(subscription) = self.held.get_mut(group).and_then(|h| h.subscription.as_mut()) {
@@ -252,7 +274,7 @@ impl Session {
                 }
             }
             Some(Due::Ask(ask)) => self.notices.push(Notice::Refused(ask, code)),
-            Some(Due::Replayed(_)) | None => {} // the deadlines' last word, or a beat's
+            Some(Due::Replayed(_) | Due::Said) | None => {} // the deadlines' last word, or a beat's
         }
     }
 }
