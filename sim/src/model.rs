@@ -10,16 +10,25 @@
 //! | 5: what is bounded stays in its bound | [`Model::queued`] |
 //! | 6: everything after the cursor, or a notice | [`Subscription`] |
 //! | 7: nothing in the log that identifies | [`Model::logged`] |
+//! | a key package is handed out once (07 A3) | [`Shelves`] |
+//! | a recovery wrap never goes back (07 B2) | [`Wraps`] |
+//! | who sleeps is woken, and nobody else (12 §5) | [`Wakes`] |
 //!
 //! 8 needs several nodes, which do not exist yet.
 
 mod access;
 mod calls;
+mod shelves;
 mod subscription;
+mod wakes;
+mod wraps;
 
 pub use access::Access;
 pub use calls::{Calls, Counts, stream};
+pub use shelves::Shelves;
 pub use subscription::Subscription;
+pub use wakes::{Row, Wakes};
+pub use wraps::Wraps;
 
 use crate::client::SOURCES;
 use crate::codes::{CODE, realm};
@@ -88,6 +97,12 @@ pub struct Model {
     pub acks: u64,
     /// Who hears whom.
     pub calls: Calls,
+    /// Who was given which key packages.
+    pub shelves: Shelves,
+    /// What lies in which slot.
+    pub wraps: Wraps,
+    /// Who asked to be woken.
+    pub wakes: Wakes,
     /// What no line of the log may hold.
     secrets: Vec<String>,
 }
@@ -102,6 +117,9 @@ impl Model {
             beats: BTreeSet::new(),
             acks: 0,
             calls: Calls::new(calls_max),
+            shelves: Shelves::default(),
+            wraps: Wraps::default(),
+            wakes: Wakes::default(),
             secrets: vec![CODE.to_owned(), SOURCES.to_owned()],
         }
     }
@@ -122,6 +140,13 @@ impl Model {
     pub fn fail(&mut self, rule: &'static str, what: impl FnOnce() -> String) {
         if self.violation.is_none() {
             self.violation = Some(Violation { rule, what: what() });
+        }
+    }
+
+    /// A rule of another part of the model is broken.
+    pub(crate) fn judge(&mut self, judged: Result<(), Violation>) {
+        if let Err(violation) = judged {
+            self.violation.get_or_insert(violation);
         }
     }
 

@@ -95,16 +95,25 @@ impl FromStr for Fault {
 pub enum Feature {
     /// CALL and MEDIA.
     Calls,
+    /// KEYS.
+    Keys,
+    /// WRAP.
+    Wraps,
+    /// WAKE, with push on.
+    Wakes,
 }
 
 impl Feature {
     /// All of them.
-    pub const ALL: [Feature; 1] = [Feature::Calls];
+    pub const ALL: [Feature; 4] = [Feature::Calls, Feature::Keys, Feature::Wraps, Feature::Wakes];
 
     /// Its name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Feature::Calls => "calls",
+            Feature::Keys => "keys",
+            Feature::Wraps => "wraps",
+            Feature::Wakes => "wakes",
         }
     }
 
@@ -112,6 +121,7 @@ impl Feature {
     const fn share(self) -> f64 {
         match self {
             Feature::Calls => 0.5,
+            Feature::Keys | Feature::Wraps | Feature::Wakes => 0.4,
         }
     }
 }

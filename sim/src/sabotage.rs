@@ -11,7 +11,9 @@ mod lost_notice;
 mod nothing_shed;
 mod overtaking;
 mod revoked_ear;
+mod second_hand;
 mod skipped_item;
+mod sound_sleep;
 mod talkative;
 
 use crate::dice::Dice;
@@ -21,6 +23,7 @@ use crate::world::{Line, messages};
 use bytes::Bytes;
 use drover_engine::effects::{CloseHow, Stores};
 use drover_engine::outbox::{Outbound, cost};
+use drover_engine::wake::Wake;
 use drover_wire::ws;
 
 /// One way to break the rules.
@@ -50,6 +53,11 @@ pub trait Saboteur {
     /// The moment by which audio that waits is old, in the place of this one.
     fn ages(&mut self, mono_ms: u64) -> u64 {
         mono_ms
+    }
+
+    /// The engine has devices woken; those that are.
+    fn wakes(&mut self, wakes: Vec<Wake>) -> Vec<Wake> {
+        wakes
     }
 
     /// The engine ends a connection; whether it ends.
@@ -96,6 +104,10 @@ pub const ALL: &[(&str, Hire)] = &[
     ("audio-in-line", || Box::<audio_in_line::AudioInLine>::default()),
     // One that keeps every frame of a stream, however old.
     ("nothing-shed", || Box::<nothing_shed::NothingShed>::default()),
+    // One that hands key packages out twice.
+    ("second-hand", || Box::<second_hand::SecondHand>::default()),
+    // One whose calls wake nobody.
+    ("sound-sleep", || Box::<sound_sleep::SoundSleep>::default()),
     // One that logs what nobody may read.
     ("talkative", || Box::<talkative::Talkative>::default()),
 ];

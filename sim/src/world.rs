@@ -20,11 +20,12 @@ pub use outside::{Outside, tag_of};
 
 use crate::client::{Client, State};
 use crate::coverage::Coverage;
-use crate::plan::{Fault, Plan};
+use crate::plan::{Fault, Feature, Plan};
 use crate::sabotage::Saboteur;
 use crate::world::net::{Input, Output, Phase};
 use crate::world::outside::Letter;
 use crate::world::view::View;
+use drover_engine::config::Push;
 use drover_engine::metrics::Metrics;
 use drover_engine::shard::Challenges;
 use drover_engine::{Config, Directory, Event, Flow, Peer, Shard};
@@ -87,6 +88,10 @@ impl World {
             index_bytes_max: plan.index_bytes,
             live_frames_per_minute: 100_000,
             max_concurrent_calls: Some(plan.calls_max),
+            push: plan.has(Feature::Wakes).then(|| Push {
+                register_url: "https://ringer.example/v1/handles".into(),
+                coalesce_ms: 2_000,
+            }),
             ..Config::default()
         });
         let mut out = Outside::new(plan, saboteur, with_text);
@@ -413,6 +418,15 @@ impl World {
         }
     }
 
+    /// The ringer has rung: whoever sleeps dials.
+    fn wakes_up(&mut self, client: usize) {
+        let session = &mut self.clients[client].session;
+        if session.state == State::Down {
+            session.retry_at_us = self.out.now_us();
+            self.acts_in(client, 1_000);
+        }
+    }
+
     fn client_acts(&mut self, client: usize) {
         let person = &mut self.clients[client];
         person.acts_due = false;
@@ -528,6 +542,11 @@ impl World {
         }
         self.settle(shard);
         self.shards[shard].end_of_turn(now, &mut View::new(shard, &mut self.out));
+        let judged = self.out.model.wakes.turn_ends(shard);
+        self.out.model.judge(judged);
+        for client in std::mem::take(&mut self.out.woken) {
+            self.wakes_up(client);
+        }
         self.settle(shard);
         self.out.flush_dirty(shard);
         self.settle(shard);
@@ -589,7 +608,7 @@ impl World {
                 let mut view = View::new(shard, &mut self.out);
                 self.shards[shard].handle(now, Event::Closed { conn }, &mut view);
                 self.out.net.forget(line);
-                self.out.model.calls.gone(line);
+                self.out.ended(line);
             } else if let Some(line) = self.out.net.moving.pop_front() {
                 self.out.depart(line);
             } else if let Some(line) = self.out.net.resumed.pop_front() {

@@ -8,7 +8,7 @@ use drover_wire::frame::Frame;
 use drover_wire::id::{CallId, GroupId};
 
 /// Calls that anybody may think of.
-const IDS: u8 = 6;
+const IDS: u8 = 4;
 
 /// See the module.
 #[derive(Default)]
@@ -39,8 +39,8 @@ impl Caller {
             group = out.dice.pick(&all).copied().filter(|g| !me.groups.contains(g) || proved.contains(g))?;
         }
         let kind = match out.dice.below(40) {
-            0..28 => out.dice.between(1, 2) as u8,
-            28..39 => out.dice.between(3, 4) as u8,
+            0..33 => out.dice.between(1, 2) as u8,
+            33..39 => out.dice.between(3, 4) as u8,
             _ => *out.dice.pick(&[0, 5, 6, 240, 255])?,
         };
         let body_bytes = if out.dice.chance(0.02) { 4_097 } else { out.dice.below(40) };
@@ -53,7 +53,7 @@ impl Caller {
             Some(call_id) if out.dice.chance(0.95) => call_id,
             _ => Self::call_id(&me.groups[0], out),
         };
-        let frames = out.dice.skewed(1, 70);
+        let frames = if out.dice.chance(0.05) { 70 } else { out.dice.skewed(1, 16) };
         let many_streams = out.dice.chance(0.02);
         let words = (0..frames).map(|_| {
             self.said += 1;
@@ -73,7 +73,8 @@ impl Kind for Caller {
         };
         let mut words = Vec::new();
         for _ in 0..out.dice.between(1, 3) {
-            if out.dice.chance(0.4) {
+            let calls = out.model.calls.of(line).len();
+            if out.dice.chance(if calls == 0 { 0.9 } else { 0.2 }) {
                 words.extend(self.call(me, out));
             } else {
                 words.extend(self.talk(line, me, out));

@@ -219,19 +219,20 @@ impl Calls {
         }
     }
 
-    /// It has been handled. `groups` are all groups that somebody's workspace has, with the workspace.
-    pub(crate) fn ends(&mut self, after: Counts, groups: &BTreeMap<GroupId, usize>) {
-        let Some(handling) = self.handling.take() else {
-            return;
-        };
+    /// It has been handled. `groups` are all groups that somebody's workspace has, with the workspace. Returns the
+    /// workspace and the moment of an offer that was taken.
+    pub(crate) fn ends(&mut self, after: Counts, groups: &BTreeMap<GroupId, usize>) -> Option<(usize, u64)> {
+        let handling = self.handling.take()?;
         if after.frames == handling.before.frames {
             // Its session was over.
             if handling.is_sure {
                 let line = handling.line;
                 self.fail("who is admitted is heard", || format!("line {line}"));
             }
-            return self.gone(handling.line);
+            self.gone(handling.line);
+            return None;
         }
+        let mut offered = None;
         match Frame::decode(&handling.message.clone()) {
             Ok(Frame::Media {
                 call_id, stream, ct, ..
@@ -250,6 +251,8 @@ impl Calls {
                     body_bytes: body.len(),
                 };
                 self.call(&handling, &after, &frame, groups);
+                let is_taken = kind == 1 && after.refusal(&handling.before).is_none();
+                offered = is_taken.then(|| (self.talkers[&handling.line].workspace, handling.wall_ms));
             }
             _ => {}
         }
@@ -260,6 +263,7 @@ impl Calls {
                 format!("{open} are open, and should be {known}")
             });
         }
+        offered
     }
 
     fn media(&mut self, h: &Handling, after: &Counts, call_id: CallId, stream: [u8; 4], ct_bytes: usize) {

@@ -6,8 +6,8 @@ use super::net::{Input, Line, Net, Phase};
 use crate::codes;
 use crate::coverage::Coverage;
 use crate::dice::Dice;
-use crate::model::{Counts, Model, envelopes, handshakes};
-use crate::plan::{Fault, Plan};
+use crate::model::{Counts, Model, Row, envelopes, handshakes};
+use crate::plan::{Fault, Feature, Plan};
 use crate::sabotage::Saboteur;
 use crate::store::{SimStore, Verdict};
 use crate::trace::Trace;
@@ -22,8 +22,9 @@ use drover_engine::shard::{Operator, Session, ShardMessage};
 use drover_storage::StoreError;
 use drover_wire::access::AccessState;
 use drover_wire::envelope::Envelope;
-use drover_wire::frame::Frame;
+use drover_wire::frame::{Frame, Keys, Wake};
 use drover_wire::id::{GroupId, Hash, PublicKey, Token};
+use drover_wire::wrap::Wrap;
 use ed25519_dalek::SigningKey;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write;
@@ -79,6 +80,8 @@ pub struct Outside {
     pub invites: Vec<Vec<Token>>,
     /// Every group there is, with its workspace.
     pub groups: BTreeMap<GroupId, usize>,
+    /// Clients that the ringer has just rung.
+    pub(super) woken: Vec<usize>,
     /// Of the process that runs.
     pub(super) directory: Option<Arc<Directory>>,
     /// By client: its workspace and its device.
@@ -113,6 +116,7 @@ impl Outside {
             banners: vec![None; plan.workspaces],
             invites: vec![Vec::new(); plan.workspaces],
             groups: BTreeMap::new(),
+            woken: Vec::new(),
             directory: None,
             who: Vec::new(),
             keys: Vec::new(),
@@ -227,6 +231,7 @@ impl Outside {
         self.stores.clear();
         self.directory = None;
         self.model.calls.restarts();
+        self.model.wakes.restarts();
         for line in 0..self.net.conns.len() {
             if self.net.conns[line].held {
                 self.sever(line);
@@ -534,8 +539,57 @@ impl Outside {
             Ok(Frame::Join { body }) => self.model.joins(workspace, &device, body),
             Ok(Frame::Connect { version, .. }) => self.model.calls.greeted(line, workspace, version.min(4)),
             Ok(Frame::Sub { group, .. }) => self.model.calls.subscribes(line, group),
+            Ok(Frame::Keys(Keys::Publish { packages })) => {
+                let shelf = (workspace, device);
+                self.model.shelves.publishes(line, shelf, packages.iter());
+            }
+            Ok(Frame::Keys(Keys::Fetch { device, count })) => {
+                self.model.shelves.fetches(line, (workspace, device), count);
+            }
+            Ok(Frame::Wrap { body }) => {
+                if let Ok(wrap) = Wrap::decode(body) {
+                    self.model.wraps.stores(line, wrap.tag, wrap.group, wrap.epoch);
+                }
+            }
+            Ok(Frame::Wake(Wake::Register {
+                handle,
+                categories,
+                expires_at_ms: expires_ms,
+            })) => {
+                let row = Row {
+                    handle,
+                    categories,
+                    expires_ms,
+                };
+                self.model.wakes.asks(workspace, &device, Some(row));
+            }
+            Ok(Frame::Wake(Wake::Clear)) => self.model.wakes.asks(workspace, &device, None),
             _ => {}
         }
+    }
+
+    /// A service's answer leaves.
+    pub(super) fn service_answers(&mut self, line: Line, message: &[u8]) {
+        let (workspace, device) = self.who[self.net.conns[line].client];
+        let judged = match Frame::decode(message) {
+            Ok(Frame::Keys(Keys::Published { remaining })) => self.model.shelves.published(line, remaining),
+            Ok(Frame::Keys(Keys::Bundles { packages })) => self.model.shelves.hands(line, packages.iter()),
+            Ok(Frame::Keys(Keys::None)) => self.model.shelves.hands(line, std::iter::empty()),
+            Ok(Frame::Wrap { body }) => self.model.wraps.stored(line, body),
+            Ok(Frame::Wake(Wake::Registered { .. } | Wake::Cleared)) => {
+                self.model.wakes.done(workspace, &device);
+                Ok(())
+            }
+            _ => Ok(()),
+        };
+        self.model.judge(judged);
+    }
+
+    /// The relay has ended a connection.
+    pub(super) fn ended(&mut self, line: Line) {
+        let (workspace, device) = self.who[self.net.conns[line].client];
+        self.model.calls.gone(line);
+        self.model.wakes.goes(workspace, &device, line);
     }
 
     /// Sessions the relay counts.
@@ -572,7 +626,11 @@ impl Outside {
     pub(super) fn call_ends(&mut self, shard: usize) {
         let (sessions, counts) = (self.sessions(), self.counts(shard));
         self.model.calls.counts(sessions);
-        self.model.calls.ends(counts, &self.groups);
+        let offered = self.model.calls.ends(counts, &self.groups);
+        if let Some((workspace, wall_ms)) = offered.filter(|_| self.plan.has(Feature::Wakes)) {
+            let access = &self.model.access[workspace];
+            self.model.wakes.rings(shard, workspace, wall_ms, access);
+        }
     }
 
     /// An ACCESS frame leaves: it says what the head is.

@@ -3,7 +3,8 @@
 use super::Outside;
 use crate::client::{Client, Kind, Session};
 use crate::client::{
-    admin, caller, founder, handshaker, joiner, keeper, live, reconciler, recovery, sender, subscriber,
+    admin, caller, founder, handshaker, joiner, keeper, live, reconciler, recovery, sender, sleeper, stocker,
+    subscriber, wrapper,
 };
 use crate::codes;
 use crate::plan::Feature;
@@ -93,8 +94,17 @@ impl Cast<'_> {
     fn ordinary(&mut self) -> Vec<Box<dyn Kind>> {
         let dice = &mut self.out.dice;
         let mut kinds: Vec<Box<dyn Kind>> = Vec::new();
-        if self.out.plan.has(Feature::Calls) && dice.chance(0.6) {
+        if self.out.plan.has(Feature::Calls) && dice.chance(0.8) {
             kinds.push(Box::<caller::Caller>::default());
+        }
+        if self.out.plan.has(Feature::Keys) && dice.chance(0.5) {
+            kinds.push(Box::<stocker::Stocker>::default());
+        }
+        if self.out.plan.has(Feature::Wraps) && dice.chance(0.4) {
+            kinds.push(Box::<wrapper::Wrapper>::default());
+        }
+        if self.out.plan.has(Feature::Wakes) && dice.chance(0.5) {
+            kinds.push(Box::<sleeper::Sleeper>::default());
         }
         for _ in 0..dice.between(1, 3) {
             kinds.push(match dice.below(10) {

@@ -57,6 +57,7 @@ impl Outside {
                         self.model.calls.subscribed(line, group);
                     }
                 }
+                16 | 22 | 25 => self.service_answers(line, message),
                 23 => self.model.calls.reaches(line, message),
                 24 => {
                     // Nobody honest queues it here.
@@ -163,7 +164,7 @@ impl Effects for View<'_> {
     fn close(&mut self, id: ConnId, how: CloseHow, reason: CloseReason) {
         let Some(line) = self.open(id) else { return };
         let sessions = self.out.sessions();
-        self.out.model.calls.gone(line);
+        self.out.ended(line);
         self.out.model.calls.counts(sessions);
         if let Some(saboteur) = &mut self.out.saboteur
             && !saboteur.closes(line, how)
@@ -224,6 +225,9 @@ impl Effects for View<'_> {
         if let Some(line) = self.out.net.known(self.me, id) {
             let sessions = self.out.sessions();
             self.out.model.calls.admitted(line, sessions);
+            let (workspace, device) = self.out.who[self.out.net.conns[line].client];
+            let now_us = self.out.now_us();
+            self.out.model.wakes.wakes_up(workspace, &device, line, now_us);
         }
     }
 
@@ -242,7 +246,41 @@ impl Effects for View<'_> {
         self.out.ask_store(self.me, ticket, request);
     }
 
-    fn wake(&mut self, _: Vec<Wake>) {}
+    fn wake(&mut self, wakes: Vec<Wake>) {
+        let wakes = match &mut self.out.saboteur {
+            Some(saboteur) => saboteur.wakes(wakes),
+            None => wakes,
+        };
+        let (now_us, wall_ms) = (self.out.now_us(), self.out.wall_ms());
+        for wake in wakes {
+            let of = (0..self.out.plan.workspaces).find(|n| codes::realm(*n) == wake.realm);
+            let (handle, category) = (wake.handle.0, wake.category);
+            let workspace = of.unwrap_or(usize::MAX);
+            let woken = self
+                .out
+                .model
+                .wakes
+                .woken(self.me, workspace, &handle, category, (now_us, wall_ms));
+            self.out.coverage.add("wakes", 1);
+            self.out.note(b"z", |line| {
+                line.push_str(&format!("a device of {workspace} is woken: {category:?}"));
+            });
+            match woken {
+                Ok(device) => {
+                    let client = self.out.who.iter().position(|who| *who == (workspace, device));
+                    self.out.woken.extend(client);
+                }
+                Err(violation) => self.out.model.judge(Err(violation)),
+            }
+            if self.out.misfortune.chance(0.03) {
+                // The ringer does not know it.
+                self.out.model.wakes.forgets(&handle);
+                let shards = self.out.plan.shards;
+                let (shard, message) = ShardMessage::forget_handle(wake.realm, wake.handle, shards);
+                self.out.post(shard, Letter::Posted(message));
+            }
+        }
+    }
 
     fn offload(&mut self, ticket: Ticket, check: CodeCheck) -> bool {
         if self.out.misfortune.chance(0.05) {

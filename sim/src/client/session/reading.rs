@@ -88,7 +88,15 @@ impl Session {
                     });
                 }
             }
-            (Frame::Error { code, .. }, _) => self.refused_with(code, out),
+            (Frame::Error { code, detail, .. }, _) => {
+                if code == Code::WrapNotNewer
+                    && let Some(line) = self.line
+                {
+                    let judged = out.model.wraps.refused(line, detail);
+                    out.model.judge(judged);
+                }
+                self.refused_with(code, out);
+            }
             (frame, Some(Due::Ask(_))) => {
                 if let Some(Due::Ask(ask)) = self.due.pop_front() {
                     let mut bytes = Vec::new();
