@@ -37,6 +37,7 @@ use crate::store::{Image, SimStore};
 use drover_engine::outbox::{COST_MAX, MESSAGES_MAX, Outbox};
 use drover_storage::log::{StreamId, StreamKind};
 use drover_wire::drop::Request as DropRequest;
+use drover_wire::envelope::Envelope;
 use drover_wire::id::{GroupId, Hash, PublicKey};
 use drover_wire::join;
 use std::collections::{BTreeMap, BTreeSet};
@@ -181,6 +182,18 @@ impl Model {
         if !entitled {
             self.fail("nothing from a removed device", || {
                 format!("{stream:?} {seq}: {id:?} came from nobody who might write")
+            });
+        }
+    }
+
+    /// An envelope came to somebody, in either form: it is the one that is stored, to the last field.
+    pub fn same(&mut self, envelope: &Envelope<'_>) {
+        let stream = envelopes(envelope.group);
+        let bytes = self.on_disk(|disk| disk.record(stream, envelope.seq).map(|r| r.bytes.clone()));
+        let stored = bytes.as_deref().and_then(|bytes| Envelope::decode(bytes).ok());
+        if let Some(stored) = stored.filter(|stored| stored != envelope) {
+            self.fail("an envelope is the same in either form", || {
+                format!("{stored:?} is stored, {envelope:?} came")
             });
         }
     }
@@ -359,7 +372,9 @@ impl Model {
             known.is_some_and(|known| known != *seq) && !renumbered(id)
         });
         if !lacks.is_empty() || !more.is_empty() || other.is_some() {
-            let what = format!("{who}, {group:?}: lacks {lacks:?}, has besides {more:?}, numbers otherwise {other:?}");
+            let what = format!(
+                "{who}, {group:?}: lacks {lacks:?}, has besides {more:?}, numbers otherwise {other:?}"
+            );
             self.fail("every reader holds the acknowledged set", || what);
         }
     }

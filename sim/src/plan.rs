@@ -101,11 +101,19 @@ pub enum Feature {
     Wraps,
     /// WAKE, with push on.
     Wakes,
+    /// Clients that speak the map form.
+    Maps,
 }
 
 impl Feature {
     /// All of them.
-    pub const ALL: [Feature; 4] = [Feature::Calls, Feature::Keys, Feature::Wraps, Feature::Wakes];
+    pub const ALL: [Feature; 5] = [
+        Feature::Calls,
+        Feature::Keys,
+        Feature::Wraps,
+        Feature::Wakes,
+        Feature::Maps,
+    ];
 
     /// Its name on the command line.
     pub const fn name(self) -> &'static str {
@@ -114,6 +122,7 @@ impl Feature {
             Feature::Keys => "keys",
             Feature::Wraps => "wraps",
             Feature::Wakes => "wakes",
+            Feature::Maps => "maps",
         }
     }
 
@@ -121,7 +130,7 @@ impl Feature {
     const fn share(self) -> f64 {
         match self {
             Feature::Calls => 0.5,
-            Feature::Keys | Feature::Wraps | Feature::Wakes => 0.4,
+            Feature::Keys | Feature::Wraps | Feature::Wakes | Feature::Maps => 0.4,
         }
     }
 }

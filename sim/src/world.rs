@@ -127,6 +127,8 @@ impl World {
         for (what, times) in self.out.model.calls.tally() {
             self.out.coverage.add(what, times);
         }
+        let handed = self.out.model.shelves.handed;
+        self.out.coverage.add("key packages handed out", handed);
         self.out.coverage.add("happenings", self.happened);
         self.out.coverage.add("acknowledgements", self.out.model.acks);
         Summary {

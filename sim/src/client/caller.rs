@@ -36,14 +36,22 @@ impl Caller {
         let call_id = Self::call_id(&group, out);
         if out.dice.chance(0.05) {
             let all: Vec<GroupId> = out.groups.keys().copied().collect();
-            group = out.dice.pick(&all).copied().filter(|g| !me.groups.contains(g) || proved.contains(g))?;
+            group = out
+                .dice
+                .pick(&all)
+                .copied()
+                .filter(|g| !me.groups.contains(g) || proved.contains(g))?;
         }
         let kind = match out.dice.below(40) {
             0..33 => out.dice.between(1, 2) as u8,
             33..39 => out.dice.between(3, 4) as u8,
             _ => *out.dice.pick(&[0, 5, 6, 240, 255])?,
         };
-        let body_bytes = if out.dice.chance(0.02) { 4_097 } else { out.dice.below(40) };
+        let body_bytes = if out.dice.chance(0.02) {
+            4_097
+        } else {
+            out.dice.below(40)
+        };
         Some(Word::Call(call_id, group, kind, body_bytes))
     }
 
@@ -53,7 +61,11 @@ impl Caller {
             Some(call_id) if out.dice.chance(0.95) => call_id,
             _ => Self::call_id(&me.groups[0], out),
         };
-        let frames = if out.dice.chance(0.05) { 70 } else { out.dice.skewed(1, 16) };
+        let frames = if out.dice.chance(0.05) {
+            70
+        } else {
+            out.dice.skewed(1, 16)
+        };
         let many_streams = out.dice.chance(0.02);
         let words = (0..frames).map(|_| {
             self.said += 1;

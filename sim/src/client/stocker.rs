@@ -29,11 +29,19 @@ impl Kind for Stocker {
                 _ => Some(me.identity.public()),
             };
             self.last = self.last.saturating_sub(1);
-            let count = if self.last == 0 && out.dice.chance(0.05) { 9 } else { out.dice.between(1, 8) as u8 };
+            let count = if self.last == 0 && out.dice.chance(0.05) {
+                9
+            } else {
+                out.dice.between(1, 8) as u8
+            };
             let device = device.unwrap_or(me.identity.public());
             return me.ask(&Frame::Keys(Keys::Fetch { device, count }), Ask::Keys, out);
         }
-        let count = if out.dice.chance(0.1) { 60 } else { out.dice.skewed(1, 6) };
+        let count = if out.dice.chance(0.1) {
+            60
+        } else {
+            out.dice.skewed(1, 6)
+        };
         let packages: Vec<Vec<u8>> = (0..count)
             .map(|_| {
                 self.made += 1;

@@ -44,7 +44,7 @@ impl Kind for Wrapper {
             return;
         }
         if self.ends {
-            let all = || me.groups.iter().flat_map(|g| (0..TAGS).map(|n| tag(g, n)));
+            let all = || me.groups.iter().flat_map(|g| (0..TAGS).map(move |n| tag(g, n)));
             let last = self.last.get_or_insert_with(|| {
                 let known = |t: WrapTag| out.model.wraps.acknowledged(&t).map(|(epoch, g)| (t, g, epoch));
                 all().filter_map(known).collect()
@@ -58,14 +58,20 @@ impl Kind for Wrapper {
         let Some(group) = out.dice.pick(&me.groups).copied() else {
             return;
         };
-        let of = if out.dice.chance(0.1) { out.dice.pick(&me.groups).copied() } else { None };
+        let of = if out.dice.chance(0.1) {
+            out.dice.pick(&me.groups).copied()
+        } else {
+            None
+        };
         let tag = tag(&of.unwrap_or(group), out.dice.below(TAGS.into()) as u8);
         let epoch = out.model.wraps.newest(&tag) + out.dice.between(0, 3);
         self.store(tag, group, epoch.saturating_sub(1), me, out);
     }
 
     fn told(&mut self, notice: &Notice, _me: &mut Session, _out: &mut Outside) {
-        if let Notice::Answered(Ask::Wrap, _) | Notice::Refused(Ask::Wrap, _) | Notice::Lost(Ask::Wrap) = notice {
+        if let Notice::Answered(Ask::Wrap, _) | Notice::Refused(Ask::Wrap, _) | Notice::Lost(Ask::Wrap) =
+            notice
+        {
             self.waits = false;
         }
     }

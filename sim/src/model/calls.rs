@@ -270,7 +270,10 @@ impl Calls {
         let refusal = after.refusal(&h.before);
         let denied = after.denied > h.before.denied;
         let talker = self.talkers.entry(h.line).or_default();
-        let is_member = self.calls.get(&call_id).is_some_and(|c| c.members.contains(&h.line));
+        let is_member = self
+            .calls
+            .get(&call_id)
+            .is_some_and(|c| c.members.contains(&h.line));
         // 10 §5, row by row.
         let (mut expected, mut is_denied) = (None, false);
         if ct_bytes > CT_MAX {
@@ -288,7 +291,9 @@ impl Calls {
         if refusal != expected || denied != is_denied {
             let line = h.line;
             self.fail("MEDIA is taken as its budgets and its call say", || {
-                format!("line {line}, {call_id:?} {stream:?}: {refusal:?} (denied {denied}), not {expected:?}")
+                format!(
+                    "line {line}, {call_id:?} {stream:?}: {refusal:?} (denied {denied}), not {expected:?}"
+                )
             });
         }
         if let Some(code) = expected {
@@ -403,7 +408,11 @@ impl Calls {
             Some(call) if call.members.contains(&h.line) || call.members.len() < SEATS => Ok(()),
             Some(_) => Err(LIMITED),
             None => {
-                let mine = self.calls.values().filter(|c| c.members.contains(&h.line)).count();
+                let mine = self
+                    .calls
+                    .values()
+                    .filter(|c| c.members.contains(&h.line))
+                    .count();
                 let fits = self.calls.len() < self.calls_max && mine < (self.calls_max / 4).max(1);
                 if fits { Ok(()) } else { Err(LIMITED) }
             }
@@ -524,7 +533,10 @@ impl Calls {
     /// A client reads audio.
     pub(crate) fn hears(&mut self, line: Line, version: u16, message: &Frame<'_>) {
         let &Frame::Media {
-            call_id, stream, seq, ct,
+            call_id,
+            stream,
+            seq,
+            ct,
         } = message
         else {
             return;
@@ -535,7 +547,11 @@ impl Calls {
                 format!("line {line} of version {version} hears {call_id:?} {stream:?} {seq}")
             });
         }
-        if let Some(before) = self.heard.insert((line, call_id, stream), seq).filter(|b| *b >= seq) {
+        if let Some(before) = self
+            .heard
+            .insert((line, call_id, stream), seq)
+            .filter(|b| *b >= seq)
+        {
             self.fail("a stream keeps its order", || {
                 format!("line {line} hears {call_id:?} {stream:?} {seq} after {before}")
             });
@@ -545,7 +561,10 @@ impl Calls {
     /// Calls this connection is in, for one who wants to know whether the relay agrees.
     pub fn of(&self, line: Line) -> Vec<CallId> {
         let calls = self.calls.iter();
-        calls.filter(|(_, call)| call.members.contains(&line)).map(|(id, _)| *id).collect()
+        calls
+            .filter(|(_, call)| call.members.contains(&line))
+            .map(|(id, _)| *id)
+            .collect()
     }
 }
 

@@ -70,7 +70,10 @@ impl Shelves {
     /// The last publication is acknowledged.
     pub fn published(&mut self, line: Line, remaining: u32) -> Result<(), Violation> {
         let Some(Asked::Publish(packages)) = self.asked.remove(&line) else {
-            return broken("answers come in the order of the frames", "a publication nobody made");
+            return broken(
+                "answers come in the order of the frames",
+                "a publication nobody made",
+            );
         };
         for package in packages {
             if let Some(package) = self.packages.get_mut(&package) {
@@ -91,25 +94,33 @@ impl Shelves {
         packages: impl Iterator<Item = &'a [u8]>,
     ) -> Result<(), Violation> {
         let Some(Asked::Fetch(shelf, count, there)) = self.asked.remove(&line) else {
-            return broken("answers come in the order of the frames", "packages nobody asked for");
+            return broken(
+                "answers come in the order of the frames",
+                "packages nobody asked for",
+            );
         };
         let mut handed = 0;
         for bytes in packages {
             handed += 1;
-            match self.packages.get_mut(bytes) {
-                Some(package) if package.shelf != shelf => {
-                    return broken("key packages are of the device that was asked for", "another's came");
-                }
-                Some(package) if std::mem::replace(&mut package.handed, true) => {
-                    return broken("a key package is handed out once", &format!("{bytes:02x?} came again"));
-                }
-                Some(_) => {}
-                None => return broken("key packages come as they were published", "nobody's came"),
+            let Some(package) = self.packages.get_mut(bytes) else {
+                return broken("key packages come as they were published", "nobody's came");
+            };
+            if package.shelf != shelf {
+                return broken(
+                    "key packages are of the device that was asked for",
+                    "another's came",
+                );
+            }
+            if std::mem::replace(&mut package.handed, true) {
+                return broken("a key package is handed out once", "one came again");
             }
         }
         self.handed += handed;
         if handed > count {
-            return broken("a fetch gets what it asked for", &format!("{handed} packages for {count}"));
+            return broken(
+                "a fetch gets what it asked for",
+                &format!("{handed} packages for {count}"),
+            );
         }
         let others = self.asked.values().filter_map(|asked| match asked {
             Asked::Fetch(other, count, _) if *other == shelf => Some(*count),
@@ -118,7 +129,8 @@ impl Shelves {
         let gone = others.sum::<u64>() + self.lost.get(&shelf).copied().unwrap_or_default();
         let left = there.iter().filter(|bytes| !self.packages[*bytes].handed).count() as u64;
         if handed == 0 && left > gone {
-            let what = format!("{left} packages were acknowledged and are nowhere, {gone} may be on their way");
+            let what =
+                format!("{left} packages were acknowledged and are nowhere, {gone} may be on their way");
             return broken("an acknowledged key package is there", &what);
         }
         Ok(())

@@ -114,30 +114,29 @@ impl Wakes {
         {
             owed.remove(handle);
         }
-        let meant = self.sleepers.iter().find_map(|((of, device), sleeper)| {
-            let row = sleeper.may.iter().find(|row| row.handle == *handle)?;
-            (*of == workspace).then_some((*device, *row, sleeper))
-        });
+        let has = |sleeper: &Sleeper| sleeper.may.iter().any(|row| row.handle == *handle);
+        let mut sleepers = self.sleepers.iter();
+        let meant = sleepers.find(|((of, _), sleeper)| *of == workspace && has(sleeper));
         let fail = |what: &str| {
             Err(Violation {
                 rule: "only who sleeps and asked for it is woken",
                 what: format!("{category:?} in workspace {workspace}: {what}"),
             })
         };
-        let Some((device, row, sleeper)) = meant else {
+        let Some(((_, device), sleeper)) = meant else {
             return fail("nobody has this handle");
         };
-        if row.categories & category.bit() == 0 {
-            return fail("it did not ask for that");
-        }
-        if wall_ms >= row.expires_ms {
-            return fail("its registration is over");
+        let asked = |row: &Row| {
+            row.handle == *handle && row.categories & category.bit() != 0 && wall_ms < row.expires_ms
+        };
+        if !sleeper.may.iter().any(asked) {
+            return fail("it did not ask for that, or no longer");
         }
         // What came in this very turn may have come after it was decided.
         if sleeper.awake.values().any(|since_us| *since_us < now_us) {
             return fail("it is connected");
         }
-        Ok(device)
+        Ok(*device)
     }
 
     /// A shard's turn ends.

@@ -32,7 +32,10 @@ pub struct Wraps {
 impl Wraps {
     /// The highest epoch that somebody stored, or tried to.
     pub fn newest(&self, tag: &WrapTag) -> u64 {
-        self.slots.get(tag).and_then(|slot| slot.handed.last().copied()).unwrap_or(0)
+        self.slots
+            .get(tag)
+            .and_then(|slot| slot.handed.last().copied())
+            .unwrap_or(0)
     }
 
     /// The highest that was acknowledged, with its group.
@@ -59,7 +62,10 @@ impl Wraps {
     /// It is acknowledged with this tag.
     pub fn stored(&mut self, line: Line, tag: &[u8]) -> Result<(), Violation> {
         let Some(asked) = self.asked.remove(&line).filter(|asked| asked.tag.0 == tag) else {
-            return broken("answers come in the order of the frames", "a wrap nobody stored".to_owned());
+            return broken(
+                "answers come in the order of the frames",
+                "a wrap nobody stored".to_owned(),
+            );
         };
         if let Some((epoch, group)) = asked.before
             && (epoch >= asked.epoch || group != asked.group)
@@ -83,7 +89,10 @@ impl Wraps {
         match held {
             Ok(held) if held >= least && slot.handed.contains(&held) => Ok(()),
             _ => {
-                let what = format!("epoch {} is refused, the slot is said to hold {held:?}", asked.epoch);
+                let what = format!(
+                    "epoch {} is refused, the slot is said to hold {held:?}",
+                    asked.epoch
+                );
                 broken("an acknowledged recovery wrap survives", what)
             }
         }

@@ -8,6 +8,9 @@ pub(super) struct SoundSleep;
 
 impl Saboteur for SoundSleep {
     fn wakes(&mut self, wakes: Vec<Wake>) -> Vec<Wake> {
-        wakes.into_iter().filter(|wake| wake.category != Category::Call).collect()
+        wakes
+            .into_iter()
+            .filter(|wake| wake.category != Category::Call)
+            .collect()
     }
 }

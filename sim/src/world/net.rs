@@ -382,7 +382,9 @@ pub(crate) fn message_len(bytes: &[u8]) -> Option<(usize, usize)> {
 
 /// Whether this message, its head included, is MEDIA.
 pub(crate) fn is_media(message: &[u8]) -> bool {
-    messages(message).next().is_some_and(|payload| tag_of(payload) == 24)
+    messages(message)
+        .next()
+        .is_some_and(|payload| tag_of(payload) == 24)
 }
 
 /// The payloads of the messages in a run.

@@ -13,17 +13,18 @@ use crate::store::{SimStore, Verdict};
 use crate::trace::Trace;
 use bytes::Bytes;
 use drover_client::Identity;
-use drover_engine::{Directory, Now};
 use drover_engine::bootstrap::Banner;
 use drover_engine::effects::{StoreRequest, Stores};
 use drover_engine::event::{StoreAnswer, Ticket};
 use drover_engine::metrics::Metrics;
 use drover_engine::shard::{Operator, Session, ShardMessage};
+use drover_engine::{Directory, Now};
 use drover_storage::StoreError;
 use drover_wire::access::AccessState;
 use drover_wire::envelope::Envelope;
 use drover_wire::frame::{Frame, Keys, Wake};
 use drover_wire::id::{GroupId, Hash, PublicKey, Token};
+use drover_wire::map::{self, MapFrame};
 use drover_wire::wrap::Wrap;
 use ed25519_dalek::SigningKey;
 use std::collections::{BTreeMap, VecDeque};
@@ -520,6 +521,9 @@ impl Outside {
             saboteur.reads(line, message);
         }
         let device = identity.public();
+        if map::is_map(message) {
+            return self.taken_map(workspace, &device, line, message);
+        }
         match Frame::decode(message) {
             Ok(Frame::Send { envelope }) => {
                 if let Ok(envelope) = Envelope::decode(envelope) {
@@ -568,6 +572,24 @@ impl Outside {
         }
     }
 
+    fn taken_map(&mut self, workspace: usize, device: &PublicKey, line: Line, message: &[u8]) {
+        match MapFrame::decode(message) {
+            Ok(MapFrame::Send(envelope)) => {
+                let stream = envelopes(envelope.group);
+                self.model.taken(workspace, device, stream, envelope.hash);
+            }
+            Ok(MapFrame::Connect { version, .. }) => {
+                self.model.calls.greeted(line, workspace, version.min(4));
+            }
+            Ok(MapFrame::Sub { groups, .. }) => {
+                for group in groups.iter() {
+                    self.model.calls.subscribes(line, GroupId(*group));
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// A service's answer leaves.
     pub(super) fn service_answers(&mut self, line: Line, message: &[u8]) {
         let (workspace, device) = self.who[self.net.conns[line].client];
@@ -605,7 +627,10 @@ impl Outside {
             errors: metrics.errors_sent.each_ref().map(|counter| counter.get()),
             denied: metrics.media_denied.get(),
             shed: metrics.live_shed.get(),
-            open: self.directory.as_ref().map_or(0, |directory| directory.calls().open()),
+            open: self
+                .directory
+                .as_ref()
+                .map_or(0, |directory| directory.calls().open()),
         }
     }
 
@@ -680,7 +705,20 @@ impl Outside {
 }
 
 /// The tag of a frame in the array form.
+///
+/// Of a map, the tag of its counterpart.
 pub fn tag_of(message: &[u8]) -> u8 {
+    if map::is_map(message) {
+        return match message.get(2) {
+            Some(1) => 2,
+            Some(2) => 3,
+            Some(3) => 7,
+            Some(4) => 9,
+            Some(5) => 10,
+            Some(8) => 15,
+            _ => 0,
+        };
+    }
     match message.get(1) {
         Some(0x18) => message.get(2).copied().unwrap_or_default(),
         Some(tag) => *tag,
@@ -690,6 +728,15 @@ pub fn tag_of(message: &[u8]) -> u8 {
 
 /// A frame in a few words.
 pub(super) fn describe(message: &[u8]) -> String {
+    if map::is_map(message) {
+        return match MapFrame::decode(message) {
+            Ok(MapFrame::Send(e)) => format!("SEND (map) {:?} {:?}, {} bytes", e.group, e.hash, e.ct.len()),
+            Ok(MapFrame::Push(e)) => format!("PUSH (map) {:?} {} {:?}", e.group, e.seq, e.hash),
+            Ok(MapFrame::Error { code, .. }) => format!("ERROR (map) {code:?}"),
+            Ok(_) => format!("tag {} as a map, {} bytes", tag_of(message), message.len()),
+            Err(_) => format!("{} bytes that don't decode", message.len()),
+        };
+    }
     match Frame::decode(message) {
         Ok(Frame::Send { envelope }) => match Envelope::decode(envelope) {
             Ok(e) => format!("SEND {:?} {:?}, {} bytes", e.group, e.hash, e.ct.len()),
@@ -714,7 +761,10 @@ pub(super) fn describe(message: &[u8]) -> String {
             call_id, group, kind, ..
         }) => format!("CALL {call_id:?} {group:?} kind {kind}"),
         Ok(Frame::Media {
-            call_id, stream, seq, ct,
+            call_id,
+            stream,
+            seq,
+            ct,
         }) => format!("MEDIA {call_id:?} {stream:?} {seq}, {} bytes", ct.len()),
         Ok(frame) => frame.name().to_owned(),
         Err(_) => format!("{} bytes that don't decode", message.len()),

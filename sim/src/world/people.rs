@@ -124,7 +124,7 @@ impl Cast<'_> {
         self.out.model.hides(&identity.public().0, 6);
         self.out.keys.push(SigningKey::from_bytes(&identity.seed()));
         let name = format!("{name} of {}", self.workspace);
-        let session = Session::new(
+        let mut session = Session::new(
             number,
             name,
             self.workspace,
@@ -132,6 +132,10 @@ impl Cast<'_> {
             self.groups.clone(),
             self.out.plan.burst.max(16),
         );
+        session.map = self.out.plan.has(Feature::Maps) && self.out.dice.chance(0.4);
+        if self.out.dice.chance(0.05) {
+            session.version = 2;
+        }
         self.clients.push(Client::new(session, kinds, actions));
     }
 }

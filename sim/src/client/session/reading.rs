@@ -9,12 +9,16 @@ use drover_wire::envelope::Envelope;
 use drover_wire::error::{Class, Code};
 use drover_wire::frame::{Frame, Wake};
 use drover_wire::id::{GroupId, Hash};
+use drover_wire::map::{self, MapFrame};
 use drover_wire::recon;
 
 impl Session {
     /// One message.
     pub fn receive(&mut self, message: &Bytes, out: &mut Outside) {
         self.waits_since_us = out.now_us();
+        if map::is_map(message) {
+            return self.receive_map(message, out);
+        }
         let frame = match Frame::decode(message) {
             Ok(frame) => frame,
             Err(error) => {
@@ -50,7 +54,10 @@ impl Session {
                     held.insert(seq, hash);
                 }
             }
-            (Frame::Push { envelope }, _) => self.pushed(envelope, out),
+            (Frame::Push { envelope }, _) => match Envelope::decode(envelope) {
+                Ok(envelope) => self.pushed(&envelope, out),
+                Err(_) => out.model.fail("what is sent decodes", || self.name.clone()),
+            },
             (Frame::Handshake { group, seq, message }, _) => self.shaken(group, seq, message, out),
             (Frame::SubAck { group, head_seq }, _) => self.sub_acked(group, head_seq, out),
             (Frame::Wake(Wake::Capability { .. }), Some(Due::Replayed(group))) => {
@@ -114,10 +121,67 @@ impl Session {
         }
     }
 
-    fn pushed(&mut self, envelope: &[u8], out: &mut Outside) {
-        let Ok(envelope) = Envelope::decode(envelope) else {
-            return out.model.fail("what is sent decodes", || self.name.clone());
+    fn receive_map(&mut self, message: &Bytes, out: &mut Outside) {
+        let frame = match MapFrame::decode(message) {
+            Ok(frame) if self.map => frame,
+            other => {
+                let other = format!("{other:?}");
+                return out
+                    .model
+                    .fail("what is sent decodes", || format!("{}: {other}", self.name));
+            }
         };
+        match (frame, self.due.front()) {
+            (MapFrame::Connect { .. }, Some(Due::Connect)) => {}
+            (MapFrame::Auth { key, .. }, Some(Due::Connect)) => {
+                self.due.pop_front();
+                self.state = State::Proving;
+                let auth = Frame::Auth {
+                    device_key: self.identity.public(),
+                    signature: self.identity.sign(key),
+                };
+                self.say(&auth, Some(Due::Auth), out);
+            }
+            (MapFrame::Auth { .. }, Some(Due::Auth)) => {
+                self.due.pop_front();
+                self.state = State::Ready;
+                self.refused = None;
+                out.coverage.add("sessions in the map form", 1);
+                self.notices.push(Notice::Admitted);
+            }
+            (MapFrame::Push(envelope), Some(Due::Send(group, id))) if envelope.hash == *id => {
+                let (group, id) = (*group, *id);
+                self.due.pop_front();
+                let earlier = self.unacked.remove(&id).is_some_and(|write| write.earlier);
+                self.proved.insert(group);
+                out.model.same(&envelope);
+                out.model.acknowledged(envelopes(group), envelope.seq, id);
+                let Some(held) = self.held.get_mut(&group) else {
+                    return;
+                };
+                held.insert(envelope.seq, id);
+                if earlier && held.subscription.is_some() {
+                    // It may have been pushed, the acknowledgement still to come: nothing tells them apart.
+                    self.hang_up(out);
+                }
+            }
+            (MapFrame::Push(envelope), _) => self.pushed(&envelope, out),
+            (MapFrame::Recon { group, payload }, Some(Due::Recon(asked))) if group == *asked => {
+                self.due.pop_front();
+                self.reconciling(group, payload, out);
+            }
+            (MapFrame::Error { code, .. }, _) => self.refused_with(code, out),
+            (frame, due) => {
+                let what = format!("{frame:?} while {due:?} was due");
+                out.model.fail("answers come in the order of the frames", || {
+                    format!("{}: {what}", self.name)
+                });
+            }
+        }
+    }
+
+    fn pushed(&mut self, envelope: &Envelope<'_>, out: &mut Outside) {
+        out.model.same(envelope);
         let (group, seq, id) = (envelope.group, envelope.seq, envelope.content_hash());
         if id != envelope.hash {
             out.model.fail("what is pushed verifies", || {
@@ -135,7 +199,10 @@ impl Session {
                 .fail("only what was asked for is pushed", || self.name.clone());
         };
         match &mut held.subscription {
-            Some(subscription) if reconciling => subscription.pushed_meanwhile(seq),
+            // Its own, in the map form: an acknowledgement that came late.
+            Some(subscription) if reconciling || self.map && self.sent_here.contains(&id) => {
+                subscription.pushed_meanwhile(seq);
+            }
             Some(subscription) => subscription.pushed(seq, &self.sent_here, &mut out.model),
             None if reconciling => {}
             None => out
@@ -243,6 +310,10 @@ impl Session {
         }
         // A replay that could not be read: its subscription lives on (02 §8).
         if let Some(Due::Replayed(group)) = self.due.front() {
+            if self.map {
+                // Or there never was a subscription: it begins anew.
+                return self.hang_up(out);
+            }
             if let Some(subscription) = self.held.get_mut(group).and_then(|h| h.subscription.as_mut()) {
                 out.coverage.add("replays cut short", 1);
                 subscription.notice();
