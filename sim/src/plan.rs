@@ -129,7 +129,7 @@ impl Feature {
     /// How many worlds have it.
     const fn share(self) -> f64 {
         match self {
-            Feature::Calls => 0.5,
+            Feature::Calls => 0.6,
             Feature::Keys | Feature::Wraps | Feature::Wakes | Feature::Maps => 0.4,
         }
     }
