@@ -87,7 +87,7 @@ const AFTER_HELP: &str = "\
 Without a command, drover serves. Settings come from the environment (WEALD_RELAY_*, DROVER_*), then
 relay.toml; see docs/configuration.md.
 
-Exit codes: 0 done; 1 a check (conform, healthcheck, status) found something wrong; 64 bad arguments;
+Exit codes: 0 done; 1 a check (conform, bench compare, healthcheck, status) found something wrong; 64 bad arguments;
 69 something it depends on did not answer; 78 settings or store unusable.";
 
 #[derive(Debug, Subcommand)]
@@ -102,7 +102,7 @@ enum Command {
     /// Run a relay in a temporary folder and let a team of devices use it
     Demo,
     /// Measure a relay: rates, latencies, server CPU time, memory
-    Bench(Box<drover_benches::BenchArgs>),
+    Bench(Box<drover_benches::BenchCommand>),
     /// Check any relay by its URL against the protocol's rules: exit code 0, or 1 if one is not kept
     Conform(Box<ConformArgs>),
     /// Ask the running relay whether it lives, not whether it is ready: exit code 0 or 1
@@ -206,9 +206,11 @@ fn run(args: &[OsString], environment: &Environment, out: &mut dyn Write) -> Res
 }
 
 fn bench_failure(error: drover_benches::Error) -> Failure {
-    match error {
-        drover_benches::Error::Usage(message) => Failure::usage(message),
-        other => Failure::unavailable(other.to_string()),
+    let message = error.to_string();
+    match error.cause() {
+        drover_benches::Error::Usage(_) => Failure::usage(message),
+        drover_benches::Error::Worse(_) => Failure::found(message),
+        _ => Failure::unavailable(message),
     }
 }
 

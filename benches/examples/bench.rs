@@ -1,13 +1,13 @@
 //! `drover bench` without the rest of `drover`.
 
 use clap::Parser;
-use drover_benches::BenchArgs;
+use drover_benches::BenchCommand;
 use std::process::ExitCode;
 
 #[derive(Parser)]
 struct Cli {
     #[command(flatten)]
-    bench: BenchArgs,
+    bench: BenchCommand,
 }
 
 fn main() -> ExitCode {

@@ -94,6 +94,8 @@ impl From<Bytes> for Inbound {
 pub enum Flow {
     /// Yes.
     Continue,
+    /// Yes; this one was answered with an ERROR, so it brought nothing forward.
+    Refused,
     /// Not before [`crate::Effects::resume`]: the transport stops reading it (backpressure).
     Pause,
 }

@@ -217,6 +217,8 @@ pub struct Session {
     pub(crate) waiting: Waiting,
     /// The frame being handled was charged when it was first seen.
     pub(crate) charged: bool,
+    /// It was refused.
+    pub(crate) refused: bool,
     /// The transport was told to stop reading.
     pub(crate) paused: bool,
     /// Close, and how, once everything owed has left.
@@ -255,6 +257,7 @@ impl Session {
             owed: VecDeque::new(),
             waiting: Waiting::No,
             charged: false,
+            refused: false,
             paused: false,
             closing: None,
             listed_in: 0,

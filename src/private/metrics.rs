@@ -216,6 +216,14 @@ fn connections(page: &mut Page, counters: &Counters) {
         "result",
         accepts,
     );
+    let deferred = [("slow", t.deferred_slow), ("idle", t.deferred_idle)];
+    page.by(
+        "weald_relay_deferred_shares_total",
+        "counter",
+        "Shares of a turn that had to wait in line: those before took long, or brought nothing but pings, scraps and refusals.",
+        "reason",
+        deferred,
+    );
     page.gauge(
         "weald_relay_sockets",
         "Open sockets of any kind.",

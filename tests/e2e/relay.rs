@@ -65,6 +65,11 @@ impl Relay {
         self.listen.clone()
     }
 
+    /// Its private listener.
+    pub(crate) fn private_address(&self) -> String {
+        self.private.clone()
+    }
+
     /// SIGKILL.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();

@@ -63,7 +63,9 @@ pub(crate) struct Conn<S> {
     /// How many of its last shares took long, one after the other. From
     /// [`SLOW_SHARES`](crate::input::SLOW_SHARES) on it waits in line with others like it.
     pub(crate) slow: u8,
-    /// It stands in that line.
+    /// Its last share was spent on frames that bring nothing forward.
+    pub(crate) idle: bool,
+    /// It stands in one of the lines.
     pub(crate) queued: bool,
     /// Bytes read and dropped since its end began.
     pub(crate) dropped_bytes: usize,
@@ -94,6 +96,7 @@ impl<S> Conn<S> {
             paused: false,
             behind: false,
             slow: 0,
+            idle: false,
             queued: false,
             dropped_bytes: 0,
             watched: false,

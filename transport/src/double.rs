@@ -93,6 +93,7 @@ impl Shard {
             }
             ("ping", _) => fx.ping(conn),
             ("noop", _) => {}
+            ("refuse", _) => return Flow::Refused,
             ("activity", _) => {
                 let activity = self.known[&conn].activity;
                 fx.send(conn, framed(&[activity as u8]));

@@ -3,6 +3,7 @@
 use crate::conn::Phase;
 use crate::driver::Driver;
 use crate::http::{self, Asked};
+use crate::line::Line;
 use crate::tls::Step;
 use crate::turn::Turn;
 use crate::ws::{Failure, Item};
@@ -24,14 +25,38 @@ const BYTES_MAX: usize = 64 << 10;
 const SLOW: Duration = Duration::from_micros(100);
 /// After so many slow shares in a row, until one is not, the connection waits in line with others like it. One alone may
 /// be the system's doing: the thread lost its core meanwhile.
-pub(crate) const SLOW_SHARES: u8 = 3;
-/// The time of a turn that those in line get together, and at least one of them gets its share. So others wait for one
-/// expensive message, not for one of each of its kind. As long as they had, they wait afterwards: half of the shard is
-/// left to those who are quick.
-const SLOW_TURN: Duration = Duration::from_millis(1);
+const SLOW_SHARES: u8 = 3;
+/// The time of a turn for all of those together: others wait for one expensive message, not for one of each of its kind.
+pub(crate) const SLOW_TURN: Duration = Duration::from_millis(1);
+/// Half of the shard is left to those who are quick.
+pub(crate) const SLOW_REST: u32 = 1;
+/// Frames in a share that bring nothing forward: pings, pongs, texts, fragments of less than [`FRAGMENT_BYTES`], messages
+/// that are refused. No client in earnest has so many at once; who does waits, until a share has fewer, in a line that
+/// gets little of the shard, and then the peer's own writes wait too.
+const IDLE_FRAMES: usize = 32;
+/// A shorter fragment costs more than it brings. Clients that fragment do so by the KiB.
+const FRAGMENT_BYTES: usize = 64;
+/// The time of a turn for all of those together.
+pub(crate) const IDLE_TURN: Duration = Duration::from_micros(250);
+/// A twentieth of the shard is theirs: sixty connections still have some hundred thousand pings answered a second.
+pub(crate) const IDLE_REST: u32 = 19;
 /// What is read and dropped of a connection that is being ended, so that its peer reads why: before the upgrade, and
 /// after. Who sends more isn't reading.
 const DROPPED_BYTES_MAX: (usize, usize) = (64 << 10, 2 << 20);
+
+/// What one connection has had of this turn.
+#[derive(Default)]
+pub(crate) struct Share {
+    frames: usize,
+    bytes: usize,
+    idle_frames: usize,
+}
+
+impl Share {
+    fn is_up(&self) -> bool {
+        self.frames >= FRAMES_MAX || self.bytes >= BYTES_MAX
+    }
+}
 
 impl<D: Driver> Turn<D> {
     /// Reads one connection's share of this turn.
@@ -116,36 +141,32 @@ impl<D: Driver> Turn<D> {
         let Some(conn) = self.world.conns.get_mut(id) else {
             return;
         };
-        if conn.slow < SLOW_SHARES {
-            self.share(id);
-        } else if !std::mem::replace(&mut conn.queued, true) {
-            self.slow.push_back(id);
+        let metrics = &self.world.metrics;
+        let (line, deferred) = if conn.idle {
+            (&mut self.idle, &metrics.deferred_idle)
+        } else if conn.slow >= SLOW_SHARES {
+            (&mut self.slow, &metrics.deferred_slow)
+        } else {
+            return self.share(id);
+        };
+        if !std::mem::replace(&mut conn.queued, true) {
+            line.join(id);
+            deferred.add(1);
         }
     }
 
-    /// Serves those in line, for a while.
-    pub(crate) fn serve_slow(&mut self) {
-        if self.slow.is_empty() {
+    /// Serves those in a line, for a while.
+    pub(crate) fn serve_line(&mut self, line: fn(&mut Self) -> &mut Line) {
+        let Some(mut opening) = line(self).open() else {
             return;
-        }
-        let began = Instant::now();
-        if began < self.slow_from {
-            return;
-        }
-        // Whoever is put in line meanwhile waits for the next turn.
-        for _ in 0..self.slow.len() {
-            let Some(id) = self.slow.pop_front() else { break };
+        };
+        while let Some(id) = line(self).next(&mut opening) {
             if let Some(conn) = self.world.conns.get_mut(id) {
                 conn.queued = false;
                 self.share(id);
                 self.settle();
             }
-            if began.elapsed() >= SLOW_TURN {
-                break;
-            }
         }
-        let ended = Instant::now();
-        self.slow_from = ended + (ended - began);
     }
 
     fn share(&mut self, id: ConnId) {
@@ -153,11 +174,13 @@ impl<D: Driver> Turn<D> {
             return;
         };
         let began = Instant::now();
+        self.used = Share::default();
         match std::mem::take(&mut conn.behind) {
             true => self.resume(id),
             false => self.read(id),
         }
         if let Some(conn) = self.world.conns.get_mut(id) {
+            conn.idle = self.used.idle_frames >= IDLE_FRAMES;
             conn.slow = match began.elapsed() > SLOW {
                 true => conn.slow.saturating_add(1),
                 false => 0,
@@ -165,17 +188,19 @@ impl<D: Driver> Turn<D> {
         }
     }
 
-    /// Hands one message to the engine.
-    fn message(&mut self, id: ConnId, message: Inbound) {
+    /// Hands one message to the engine; whether it was refused.
+    fn message(&mut self, id: ConnId, message: Inbound) -> bool {
         let now = self.world.now;
         self.world.turn_messages += 1;
         self.world.metrics.messages_in.add(1);
-        if self.shard.message(now, id, message, &mut self.world) == Flow::Pause
+        let flow = self.shard.message(now, id, message, &mut self.world);
+        if flow == Flow::Pause
             && let Some(conn) = self.world.conns.get_mut(id)
             && conn.is_open()
         {
             conn.paused = true;
         }
+        flow == Flow::Refused
     }
 
     /// Its share of this turn is used up.
@@ -260,15 +285,12 @@ impl<D: Driver> Turn<D> {
     /// Plaintext: the request first, then message by message. `own`: the buffer is the connection's.
     fn messages(&mut self, id: ConnId, mut data: BytesMut, own: bool) {
         let now = self.world.now;
-        let (mut frames, mut bytes) = (0, 0);
         loop {
             let Some(conn) = self.world.conns.get_mut(id) else {
                 return;
             };
             match conn.phase {
-                Phase::Open
-                    if !conn.paused && (frames >= FRAMES_MAX || bytes >= BYTES_MAX) && !data.is_empty() =>
-                {
+                Phase::Open if !conn.paused && self.used.is_up() && !data.is_empty() => {
                     match own {
                         true => conn.codec.put_back(data),
                         false => conn.codec.keep(&mut data),
@@ -302,22 +324,33 @@ impl<D: Driver> Turn<D> {
                     return;
                 }
             };
-            frames += 1;
+            self.used.frames += 1;
             match item {
                 Item::Message(message) => {
-                    bytes += message.payload().len();
-                    self.message(id, message);
+                    self.used.bytes += message.payload().len();
+                    if self.message(id, message) {
+                        self.used.idle_frames += 1;
+                    }
                 }
-                Item::Part => {}
-                Item::Text => self.shard.handle(now, Event::Text { conn: id }, &mut self.world),
+                Item::Part(bytes) => {
+                    self.used.bytes += bytes;
+                    self.used.idle_frames += usize::from(bytes < FRAGMENT_BYTES);
+                }
+                Item::Text => {
+                    self.used.idle_frames += 1;
+                    self.shard.handle(now, Event::Text { conn: id }, &mut self.world);
+                }
                 Item::Ping(payload) => {
+                    self.used.idle_frames += 1;
                     self.world.pong(id, &payload);
                     self.shard
                         .handle(now, Event::Activity { conn: id }, &mut self.world);
                 }
-                Item::Pong => self
-                    .shard
-                    .handle(now, Event::Activity { conn: id }, &mut self.world),
+                Item::Pong => {
+                    self.used.idle_frames += 1;
+                    self.shard
+                        .handle(now, Event::Activity { conn: id }, &mut self.world);
+                }
                 Item::Close(echo) => {
                     self.shard
                         .handle(now, Event::Activity { conn: id }, &mut self.world);

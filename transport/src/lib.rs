@@ -32,6 +32,7 @@ mod driver;
 mod epoll;
 pub mod http;
 mod input;
+mod line;
 mod listen;
 mod lobby;
 mod mailbox;

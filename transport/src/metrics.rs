@@ -33,6 +33,8 @@ pub(crate) struct Metrics {
     pub(crate) transport_failures: Counter,
     pub(crate) oversize: Counter,
     pub(crate) turns: Counter,
+    pub(crate) deferred_slow: Counter,
+    pub(crate) deferred_idle: Counter,
 }
 
 const CLOSE_REASONS: usize = 7;
@@ -120,6 +122,10 @@ pub struct Snapshot {
     pub oversize: u64,
     /// Turns of the shard loops.
     pub turns: u64,
+    /// Shares of a turn that waited in line, because those before took long.
+    pub deferred_slow: u64,
+    /// The same, because the one before was spent on frames that bring nothing forward.
+    pub deferred_idle: u64,
 }
 
 impl Snapshot {
@@ -152,6 +158,8 @@ impl Snapshot {
             transport_failures,
             oversize,
             turns,
+            deferred_slow,
+            deferred_idle,
         } = shard;
         for (sum, counter) in [
             (&mut self.accepted, accepted),
@@ -179,6 +187,8 @@ impl Snapshot {
             (&mut self.transport_failures, transport_failures),
             (&mut self.oversize, oversize),
             (&mut self.turns, turns),
+            (&mut self.deferred_slow, deferred_slow),
+            (&mut self.deferred_idle, deferred_idle),
         ] {
             *sum = sum.wrapping_add(counter.get());
         }

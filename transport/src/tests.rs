@@ -266,6 +266,32 @@ fn a_flood_is_handled_a_share_a_turn() {
     assert!(served.relay().metrics().turns - turns >= 4);
 }
 
+/// Who sends nothing but pings, scraps of messages, texts or what is refused waits in line for it, and gets all of it
+/// answered; in numbers that a client in earnest could have together, nobody waits.
+#[test]
+fn what_brings_nothing_forward_waits_in_line() {
+    let kinds: [&[&[u8]]; 4] = [
+        &[&[0x89, 0x81, 0, 0, 0, 0], b"?"],
+        &[&[0x8a, 0x80, 0, 0, 0, 0]],
+        &[&[0x02, 0x82, 0, 0, 0, 0], b"no", &[0x80, 0x82, 0, 0, 0, 0], b"op"],
+        &[&[0x82, 0x86, 0, 0, 0, 0], b"refuse"],
+    ];
+    for kind in kinds.map(<[&[u8]]>::concat) {
+        let served = Served::new();
+        let mut client = served.client();
+        for _ in 0..20 {
+            tcp(&client).write_all(&kind.repeat(15)).unwrap();
+            say(&mut client, "there");
+            while client.read().unwrap() != Message::binary("there") {}
+        }
+        assert_eq!(served.relay().metrics().deferred_idle, 0);
+        tcp(&client).write_all(&kind.repeat(5_000)).unwrap();
+        say(&mut client, "the end");
+        while client.read().unwrap() != Message::binary("the end") {}
+        assert!(served.relay().metrics().deferred_idle > 0);
+    }
+}
+
 /// W02.5, the transport's part: a full queue does not keep an evicted connection open.
 #[test]
 fn an_evicted_connection_with_a_full_queue_ends_at_once() {

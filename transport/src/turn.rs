@@ -6,6 +6,8 @@ use crate::chunk::Chunk;
 use crate::clock::{self, Pace};
 use crate::conn::{Conn, Phase};
 use crate::driver::{Driver, Ready};
+use crate::input::{self, Share};
+use crate::line::Line;
 use crate::listen::{self, Spare};
 use crate::lobby::Refusal;
 use crate::mailbox::{Letter, Mailbox};
@@ -17,7 +19,6 @@ use crate::tls::{Certificates, TlsSession};
 use crate::world::World;
 use drover_engine::effects::{CloseHow, CloseReason, Effects};
 use drover_engine::{ConnId, Event};
-use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::sync::Arc;
@@ -47,10 +48,12 @@ pub(crate) struct Turn<D: Driver> {
     pub(crate) plain: Chunk,
     /// There may be more to read from them than one turn's share.
     pub(crate) unread: Vec<ConnId>,
-    /// Those whose share of a turn took long last time, in the order they came.
-    pub(crate) slow: VecDeque<ConnId>,
-    /// They are not served before this moment.
-    pub(crate) slow_from: Instant,
+    /// What the connection being served has had of this turn.
+    pub(crate) used: Share,
+    /// Those whose shares of a turn take long.
+    pub(crate) slow: Line,
+    /// Those who send what brings nothing forward.
+    pub(crate) idle: Line,
     letters: Vec<Letter>,
     pace: Pace,
     spare: Spare,
@@ -88,8 +91,9 @@ impl<D: Driver> Turn<D> {
             chunk: Chunk::default(),
             plain: Chunk::default(),
             unread: Vec::new(),
-            slow: VecDeque::new(),
-            slow_from: Instant::now(),
+            used: Share::default(),
+            slow: Line::new(input::SLOW_TURN, input::SLOW_REST),
+            idle: Line::new(input::IDLE_TURN, input::IDLE_REST),
             letters: Vec::new(),
             pace: Pace::new(parts.turn_max),
             spare: Spare::new(),
@@ -160,8 +164,8 @@ impl<D: Driver> Turn<D> {
         ];
         let next = next.into_iter().flatten().min();
         let next = next.map(|at_ms| Duration::from_millis(at_ms.saturating_sub(mono_ms)));
-        let slow = (!self.slow.is_empty()).then(|| self.slow_from.saturating_duration_since(Instant::now()));
-        [next, slow].into_iter().flatten().min()
+        let lines = [self.slow.opens_in(), self.idle.opens_in()];
+        lines.into_iter().chain([next]).flatten().min()
     }
 
     /// Whether this turn has left something for the next.
@@ -201,7 +205,8 @@ impl<D: Driver> Turn<D> {
         if self.acceptable && self.world.now.mono_ms >= self.accept_from_ms {
             self.accept();
         }
-        self.serve_slow();
+        self.serve_line(|turn| &mut turn.slow);
+        self.serve_line(|turn| &mut turn.idle);
         self.deadlines();
         self.settle();
         self.shard.end_of_turn(self.world.now, &mut self.world);
@@ -454,6 +459,7 @@ impl<D: Driver> Turn<D> {
             paused,
             behind: false,
             slow: 0,
+            idle: false,
             queued: false,
             dropped_bytes: 0,
             watched: false,
@@ -468,6 +474,7 @@ impl<D: Driver> Turn<D> {
             Event::Arrived { conn: id, session },
             &mut self.world,
         );
+        self.used = Share::default();
         self.resume(id);
     }
 

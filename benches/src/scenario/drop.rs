@@ -34,7 +34,7 @@ const UNSIGNED: Signature = Signature([0; 64]);
 /// Measures it, alone and beside SENDs.
 pub(super) fn run(args: &BenchArgs) -> Result<Vec<Row>, Error> {
     let envelopes = args.envelopes.unwrap_or(ENVELOPES).max(1);
-    let size_bytes = args.size.unwrap_or(SIZE_BYTES);
+    let size_bytes = args.size_or(SIZE_BYTES);
     let mut bench = Bench::enter(args, super::LOADERS.max(steady::WRITERS), false)?;
     // A policy that is due at once takes two authorizers (08 §12).
     let mut founder = bench.workspace.connect_founder(&bench.target, &[])?;

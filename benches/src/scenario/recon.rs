@@ -24,7 +24,7 @@ const ROUNDS_MAX: usize = 64;
 
 /// Measures it.
 pub(super) fn run(args: &BenchArgs) -> Result<Row, Error> {
-    let size_bytes = args.size.unwrap_or(SIZE_BYTES);
+    let size_bytes = args.size_or(SIZE_BYTES);
     let bench = Bench::enter(args, super::LOADERS, false)?;
     let group = bench.workspace.groups(1)[0];
     let mut items: Vec<Item> = Ingest::fill(&bench, group, size_bytes, args.stored())?

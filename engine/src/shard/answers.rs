@@ -24,7 +24,9 @@ impl Shard {
     pub(super) fn refuse<E: Effects>(&mut self, conn: ConnId, refusal: impl Into<Refusal>, fx: &mut E) {
         let refusal = self.jittered(refusal.into());
         self.count_error(refusal.code);
-        let map = self.session(conn).is_some_and(|s| s.map);
+        let Some(session) = self.session(conn) else { return };
+        session.refused = true;
+        let map = session.map;
         self.reply(conn, message::refusal(&refusal, map), fx);
     }
 

@@ -366,6 +366,7 @@ impl Shard {
         session.active_ms = now.mono_ms;
         session.probe_ms = None;
         session.charged = false;
+        session.refused = false;
         if session.state == State::Judging {
             // It moved here and its AUTH is still being judged: handled once that is done.
             session.waiting = Waiting::Parked(message.into_payload());
@@ -387,7 +388,10 @@ impl Shard {
         };
         let flow = flow_of(session);
         session.paused = flow == Flow::Pause;
-        flow
+        match flow {
+            Flow::Continue if session.refused => Flow::Refused,
+            flow => flow,
+        }
     }
 
     /// Anything else.

@@ -66,7 +66,7 @@ fn ours<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Seen {
                     seen.items.push(Item::Close(echo));
                     return seen;
                 }
-                Ok(Some(Item::Part)) => {}
+                Ok(Some(Item::Part(_))) => {}
                 Ok(Some(item)) => seen.items.push(item),
                 Ok(None) => break,
                 Err(_) => {
@@ -177,7 +177,7 @@ fn written(item: &Item) {
             (frame, Message::Binary(message.clone().into_payload()))
         }
         Item::Ping(payload) => (control_frame(0xa, payload).into(), Message::Pong(payload.clone())),
-        Item::Text | Item::Pong | Item::Part | Item::Close(_) => return,
+        Item::Text | Item::Pong | Item::Part(_) | Item::Close(_) => return,
     };
     let read = context(Role::Client).read(&mut Memory(&frame));
     assert!(matches!(read, Ok(message) if message == expected));

@@ -25,8 +25,8 @@ const CONTROL: u8 = 0x08;
 pub enum Item {
     /// A binary message.
     Message(Inbound),
-    /// A fragment of one that has not ended: nothing to be done, but it was work.
-    Part,
+    /// A fragment of one that has not ended, with its bytes: nothing to be done, but it was work.
+    Part(usize),
     /// A text message, whatever it says.
     Text,
     /// A ping, with its payload.
@@ -156,7 +156,8 @@ impl Codec {
                 None => return Ok(None),
             }
         };
-        Ok(Some(self.frame(head, frame)?.unwrap_or(Item::Part)))
+        let item = self.frame(head, frame)?;
+        Ok(Some(item.unwrap_or(Item::Part(head.payload_bytes))))
     }
 
     /// Moves bytes from `data` to the frame whose beginning is kept, no more than it needs.

@@ -19,7 +19,7 @@ fn ours(pieces: &[Vec<u8>]) -> Seen {
         let mut data = BytesMut::from(&piece[..]);
         loop {
             match codec.next(&mut data) {
-                Ok(Some(Item::Part)) => {}
+                Ok(Some(Item::Part(_))) => {}
                 Ok(Some(item)) => {
                     items.push(item);
                     if matches!(items.last(), Some(Item::Close(_))) {
@@ -156,7 +156,7 @@ fn the_ceiling_is_for_messages_and_for_fragments() {
     let mut codec = Codec::default();
     let half = vec![0; MESSAGE_BYTES_MAX / 2 + 1];
     let mut data = BytesMut::from(&[frame(0x02, true, &half), frame(0x80, true, &half)].concat()[..]);
-    assert_eq!(codec.next(&mut data), Ok(Some(Item::Part)));
+    assert_eq!(codec.next(&mut data), Ok(Some(Item::Part(half.len()))));
     assert_eq!(codec.next(&mut data), Err(Failure::Oversize));
 }
 
