@@ -4,6 +4,7 @@
 //! | Module | Story |
 //! | --- | --- |
 //! | [`cli`] | the words after `drover`, and exit codes |
+//! | [`output`] | what commands print, and what becomes of them when they can't |
 //! | [`config`] | what the operator chose |
 //! | [`limits`] | what the system allows the process |
 //! | [`logging`] | log lines and what they never say |
@@ -33,6 +34,7 @@ mod inspect;
 mod limits;
 mod logging;
 mod operator_key;
+mod output;
 mod private;
 mod private_client;
 mod ringer;

@@ -198,8 +198,14 @@ impl Server {
         let posting = posting.transpose().map_err(|error| {
             Failure::unavailable(format!("cannot start the requests to the ringer: {error}"))
         })?;
-        if let Some(banner) = first_workspace(&running).await {
-            let _ = write!(out, "{banner}").and_then(|()| out.flush());
+        if let Some(banner) = first_workspace(&running).await
+            && let Err(error) = write!(out, "{banner}").and_then(|()| out.flush())
+        {
+            // The log goes where the invite went. Serving goes on: nobody's traffic should wait for a reader.
+            let _ = writeln!(
+                io::stderr(),
+                "drover: the invite could not be printed ({error}); drover workspace new makes another"
+            );
         }
         announce(&running, public, private);
         // Until here, who asks the private listener waits: whoever gets an answer finds the line above in the log.

@@ -3,17 +3,17 @@
 
 use crate::cli::Failure;
 use crate::config::Config;
+use crate::output::Output;
 use crate::serve::store_failure;
 use drover_storage::embedded::{Embedded, OpenError};
 use serde_json::{Value, json};
-use std::io::Write;
 use std::path::Path;
 
 /// Prints what is damaged, and where.
 ///
 /// # Errors
 /// 78 if anything is; 69 if a relay has the store.
-pub(crate) fn verify(config: &Config, out: &mut dyn Write) -> Result<(), Failure> {
+pub(crate) fn verify(config: &Config, out: &mut Output) -> Result<(), Failure> {
     let findings = Embedded::verify(&config.store_dir()).map_err(store_failure)?;
     let mut text = String::new();
     for damage in &findings.damage {
@@ -34,7 +34,7 @@ pub(crate) fn verify(config: &Config, out: &mut dyn Write) -> Result<(), Failure
             n => format!("damaged in {n} places"),
         }
     );
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    let _ = out.print(&text);
     match findings.damage.is_empty() {
         true => Ok(()),
         false => Err(Failure::config(
@@ -47,16 +47,14 @@ pub(crate) fn verify(config: &Config, out: &mut dyn Write) -> Result<(), Failure
 ///
 /// # Errors
 /// 69 or 78, as when a store is opened.
-pub(crate) fn repair(config: &Config, to: &Path, out: &mut dyn Write) -> Result<(), Failure> {
+pub(crate) fn repair(config: &Config, to: &Path, out: &mut Output) -> Result<(), Failure> {
     let saved = Embedded::repair(&config.store_dir(), to).map_err(store_failure)?;
-    let _ = writeln!(
-        out,
-        "saved {} records into {}; {} commits were damaged, wholly or in part",
+    let _ = out.print(&format!(
+        "saved {} records into {}; {} commits were damaged, wholly or in part\n",
         saved.records,
         to.display(),
         saved.damaged_commits
-    )
-    .and_then(|()| out.flush());
+    ));
     Ok(())
 }
 
@@ -78,17 +76,15 @@ pub(crate) fn snapshot(store: &Embedded, to: &Path) -> Result<Value, OpenError> 
 ///
 /// # Errors
 /// 78 if reading the copy found damage: then the store itself is damaged.
-pub(crate) fn tell_snapshot(copied: &Value, to: &Path, out: &mut dyn Write) -> Result<(), Failure> {
+pub(crate) fn tell_snapshot(copied: &Value, to: &Path, out: &mut Output) -> Result<(), Failure> {
     let number = |name: &str| copied.get(name).and_then(Value::as_u64).unwrap_or_default();
-    let _ = writeln!(
-        out,
-        "copied {} segments, {} records, {} bytes into {}",
+    let _ = out.print(&format!(
+        "copied {} segments, {} records, {} bytes into {}\n",
         number("segments"),
         number("records"),
         number("bytes"),
         to.display()
-    )
-    .and_then(|()| out.flush());
+    ));
     match number("damaged") {
         0 => Ok(()),
         n => Err(Failure::config(format!(

@@ -2,6 +2,7 @@
 
 use crate::args::BenchArgs;
 use crate::error::{Doing, Error};
+use crate::workspace::random;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -18,6 +19,9 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes of its log shown when it does not come up.
 const LOG_TAIL_BYTES: usize = 2000;
 
+/// The setting that chooses what a relay's shards run on.
+pub(crate) const DRIVER: &str = "DROVER_IO";
+
 const LINK_PREFIX: &str = "weald:   invite link";
 const CODE_PREFIX: &str = "weald:   invite code";
 
@@ -30,7 +34,9 @@ pub(crate) struct Relay {
     /// Where it listens, as it was told.
     address: String,
     /// Where its private listener is.
-    private: String,
+    pub(crate) private: String,
+    /// What the listener tells more for.
+    token: String,
     /// Where it listens.
     pub(crate) url: String,
     /// Its bootstrap invite, as printed.
@@ -54,12 +60,14 @@ impl Relay {
         let log = File::create(dir.path().join("stderr")).doing("make the relay's log")?;
         let address = free_address()?;
         let private = free_address()?;
+        let token: String = random::<16>().iter().map(|byte| format!("{byte:02x}")).collect();
         let mut command = Command::new(program);
         command
             .arg("serve")
             .envs([
                 ("WEALD_RELAY_LISTEN", &*address),
                 ("WEALD_RELAY_OBSERVABILITY_LISTEN", &*private),
+                ("WEALD_RELAY_OPERATOR_TOKEN", &*token),
                 ("WEALD_RELAY_SEND_FRAMES_PER_MINUTE", "1000000000"),
                 ("WEALD_RELAY_SEND_BYTES_PER_MINUTE", "1000000000000"),
                 ("WEALD_RELAY_GROUP_INGRESS_BYTES_PER_MINUTE", "0"),
@@ -91,6 +99,7 @@ impl Relay {
             child,
             command: again,
             private,
+            token,
             url: format!("{}://{address}/relay", if tls { "wss" } else { "ws" }),
             invite: String::new(),
             code: String::new(),
@@ -153,18 +162,11 @@ impl Relay {
         self.child.id()
     }
 
-    /// Its /metrics page, if it has one.
-    pub(crate) fn metrics(&self) -> Option<String> {
-        let mut stream = TcpStream::connect(&self.private).ok()?;
-        stream.set_read_timeout(Some(START_TIMEOUT)).ok()?;
-        let request = format!(
-            "GET /metrics HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
-            self.private
-        );
-        stream.write_all(request.as_bytes()).ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
-        answer.starts_with("HTTP/1.1 200").then_some(answer)
+    /// What its shards run on, if it says so.
+    pub(crate) fn driver(&self) -> Option<String> {
+        let ready = private_page(&self.private, "/readyz", Some(&self.token))?;
+        let ready: serde_json::Value = serde_json::from_str(&ready).ok()?;
+        Some(ready["io_driver"].as_str()?.to_owned())
     }
 
     fn read_banner(&mut self, lines: &Receiver<String>, deadline: Instant) -> Result<(), &'static str> {
@@ -189,6 +191,19 @@ impl Drop for Relay {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A page of a relay's private listener, if it has it.
+pub(crate) fn private_page(address: &str, path: &str, bearer: Option<&str>) -> Option<String> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(START_TIMEOUT)).ok()?;
+    let bearer = bearer.map_or_else(String::new, |token| format!("Authorization: Bearer {token}\r\n"));
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n{bearer}Connection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, page) = answer.split_once("\r\n\r\n")?;
+    head.starts_with("HTTP/1.1 200").then(|| page.to_owned())
 }
 
 /// Lines of the child's standard output. Read to the end, so that it never blocks on a full pipe.

@@ -6,6 +6,7 @@
 //! | `fjall_control` | the control store |
 //! | `migrate` | from stores of the first format |
 //! | `audit` | what fjall does not notice of damage, or would repair by cutting |
+//! | `contents` | numbers of entries that fjall believes before it looks at a checksum |
 //! | `synced` | the control store's last commit known to be durable, kept outside the database |
 //! | `tables` | which key holds what |
 //! | `committer` | the one thread that writes there |
@@ -16,6 +17,7 @@
 
 mod audit;
 mod committer;
+mod contents;
 mod fjall_control;
 mod format;
 mod guard;

@@ -65,6 +65,11 @@ impl Relay {
         self.listen.clone()
     }
 
+    /// Its private listener.
+    pub(crate) fn private_address(&self) -> String {
+        self.private.clone()
+    }
+
     /// SIGKILL.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
@@ -169,8 +174,8 @@ impl Relay {
         (client.start().unwrap(), store)
     }
 
-    /// Runs another command of the program against this relay's folder; answers what it printed.
-    pub(crate) fn command(&self, arguments: &[&str]) -> String {
+    /// Another command of the program, on this relay's folder.
+    pub(crate) fn prepare(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(PROGRAM);
         command.args(arguments);
         settings(
@@ -180,7 +185,12 @@ impl Relay {
             &self.private,
             &self.env,
         );
-        let done = command.output().unwrap();
+        command
+    }
+
+    /// Runs it; answers what it printed.
+    pub(crate) fn command(&self, arguments: &[&str]) -> String {
+        let done = self.prepare(arguments).output().unwrap();
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         String::from_utf8(done.stdout).unwrap()
     }

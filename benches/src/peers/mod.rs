@@ -33,16 +33,16 @@ pub(crate) fn fanout(args: &BenchArgs) -> Result<Vec<Row>, Error> {
 
 fn run(args: &BenchArgs, name: &'static str, work: Work, connections: usize) -> Result<Vec<Row>, Error> {
     let Some(server) = Redis::start(args)? else {
-        eprintln!(
+        crate::tell!(
             "NOT MEASURED: {name}; there is no redis-server here (Debian: apt-get install redis-server)"
         );
         return Ok(Vec::new());
     };
-    let size_bytes = args.size.unwrap_or(SIZE_BYTES);
+    let size_bytes = args.size_or(SIZE_BYTES);
     let runs = redis::measure(&server, args, work, connections, size_bytes)?;
     let what = format!(
         "{}, {connections} connections, {size_bytes} B, window {}",
         server.version, args.window
     );
-    Ok(vec![Row { name, what, runs }])
+    Ok(vec![Row::new(name, what, runs)])
 }

@@ -34,7 +34,7 @@ const UNSIGNED: Signature = Signature([0; 64]);
 /// Measures it, alone and beside SENDs.
 pub(super) fn run(args: &BenchArgs) -> Result<Vec<Row>, Error> {
     let envelopes = args.envelopes.unwrap_or(ENVELOPES).max(1);
-    let size_bytes = args.size.unwrap_or(SIZE_BYTES);
+    let size_bytes = args.size_or(SIZE_BYTES);
     let (mut bench, second) = enter(args)?;
     let (mut alone, mut beside) = (Vec::new(), Vec::new());
     for _ in 0..args.runs.max(1) {
@@ -67,7 +67,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Measures SENDs beside a compaction.
 pub(super) fn compact(args: &BenchArgs) -> Result<Row, Error> {
-    let size_bytes = args.size.unwrap_or(SIZE_BYTES);
+    let size_bytes = args.size_or(SIZE_BYTES);
     let (mut bench, second) = enter(args)?;
     let mut runs = Vec::new();
     for _ in 0..args.runs.max(1) {

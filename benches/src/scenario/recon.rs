@@ -24,7 +24,7 @@ const ROUNDS_MAX: usize = 64;
 
 /// Measures it.
 pub(super) fn run(args: &BenchArgs) -> Result<Row, Error> {
-    let size_bytes = args.size.unwrap_or(SIZE_BYTES);
+    let size_bytes = args.size_or(SIZE_BYTES);
     let bench = Bench::enter(args, super::LOADERS, false)?;
     let group = bench.workspace.groups(1)[0];
     let items = stored(&bench, group, size_bytes, args.stored())?;
@@ -65,7 +65,7 @@ const COLD_SIZE_BYTES: usize = 1024;
 
 /// Measures it with groups that are not in memory: the relay is killed and started before each run.
 pub(super) fn cold(args: &BenchArgs) -> Result<Row, Error> {
-    let size_bytes = args.size.unwrap_or(COLD_SIZE_BYTES);
+    let size_bytes = args.size_or(COLD_SIZE_BYTES);
     let mut bench = Bench::enter(args, super::LOADERS, false)?;
     let groups = bench
         .workspace

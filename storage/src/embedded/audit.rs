@@ -9,7 +9,7 @@
 //!   gone; a missing journal, or one cut at a batch's end, is not noticed;
 //! - a batch's sequence number is not covered by its checksum; one that became too low makes the batch look flushed;
 //! - tables, blob files and manifests: a missing or unreadable one fails the opening, a damaged block or blob fails the
-//!   read that meets it (every block and blob has a checksum).
+//!   read that meets it (every block and blob has a checksum); numbers of entries are believed, see [`contents`].
 //!
 //! So this reads all journals first, strictly, and tells a torn tail from damage. A batch is a commit group, begun only
 //! after the one before it was synced, and its first item is its number. Hence what does not parse in the last journal
@@ -22,6 +22,7 @@
 //! One case stays undecided and is refused: a first batch of a fresh journal of which not even the beginning reached
 //! the disk but a later part did.
 
+use super::contents;
 use super::format::{DB, io};
 use super::tables::{GROUP_KEY, GroupMark};
 use super::{OpenError, RESTORE};
@@ -37,7 +38,7 @@ const TAG_END: u8 = 3;
 const TAG_CLEAR: u8 = 4;
 const TRAILER: &[u8] = b"FJL\x03";
 
-fn damaged(file: PathBuf, what: impl std::fmt::Display) -> OpenError {
+pub(super) fn damaged(file: PathBuf, what: impl std::fmt::Display) -> OpenError {
     OpenError::Unusable {
         file,
         reason: format!("{what}. {RESTORE}"),
@@ -59,6 +60,7 @@ pub(super) fn before_open(
             return Err(damaged(path, "this is missing"));
         }
     }
+    contents::check(&db)?;
     let journals = journals(&db)?;
     let mut seqno = None;
     let last = journals.len().saturating_sub(1);

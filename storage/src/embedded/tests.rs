@@ -462,3 +462,61 @@ fn a_copy_made_under_load_is_the_store_at_one_moment() {
         Embedded::open_with(&to, 0, 40_000).expect("opens")
     });
 }
+
+/// Numbers that fjall believes before it looks at a checksum: each declares gigabytes, and the store refuses instead of
+/// asking for them, naming the file. Found by the fuzzer.
+#[test]
+fn numbers_of_entries_are_not_believed() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let store = Embedded::open(folder.path()).expect("opens");
+    fill(&store);
+    store.inner.shared.database.with(|tables| {
+        let tables = tables.expect("open");
+        tables.log.rotate_memtable_and_wait().expect("flushes");
+        tables.control.rotate_memtable_and_wait().expect("flushes");
+    });
+    drop(store);
+    let mut damaged = 0;
+    for keyspace in 0..tables::KEYSPACES {
+        let keyspace = folder
+            .path()
+            .join(format::DB)
+            .join("keyspaces")
+            .join(keyspace.to_string());
+        let current = fs::read(keyspace.join("current")).expect("there");
+        let number = current[..8].try_into().expect("its number");
+        let manifest = keyspace.join(format!("v{}", u64::from_le_bytes(number)));
+        for kind in ["", "tables", "blobs"] {
+            let Ok(entries) = fs::read_dir(keyspace.join(kind)) else {
+                continue;
+            };
+            for path in entries.map(|entry| entry.expect("an entry").path()) {
+                // Older manifests may be left; they are deleted.
+                if kind.is_empty() && path != manifest {
+                    continue;
+                }
+                let Ok(whole) = fs::read(&path) else { continue };
+                let Some(contents) = whole.windows(4).rposition(|bytes| bytes == b"TOC!") else {
+                    continue;
+                };
+                // A table of contents declares 2^31 sections; a manifest's sections begin with such numbers too.
+                let last = if kind.is_empty() { contents } else { 0 };
+                for at in std::iter::once(contents + 7).chain(0..last) {
+                    let mut bytes = whole.clone();
+                    bytes[at] ^= 0x80;
+                    fs::write(&path, &bytes).expect("writes");
+                    let Err(OpenError::Unusable { file, .. }) = Embedded::open(folder.path()).map(drop)
+                    else {
+                        panic!("{} must be refused", path.display())
+                    };
+                    assert_eq!(file, path);
+                    damaged += 1;
+                }
+                fs::write(&path, &whole).expect("writes");
+            }
+        }
+    }
+    assert!(damaged > 3 * tables::KEYSPACES, "{damaged}");
+    let store = Embedded::open(folder.path()).expect("opens once it is whole again");
+    everything(&store).expect("reads");
+}

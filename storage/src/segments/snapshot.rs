@@ -116,8 +116,9 @@ impl Snapshot {
         for number in listed.keys() {
             let is = |of: &Of| of.number == *number;
             let mut prefixes = self.prefixes.iter().map(|prefix| &prefix.of);
-            if !self.sealed.iter().any(|segment| is(&segment.of)) && !(is_sealed(*number) && prefixes.any(is))
-            {
+            let is_copied =
+                self.sealed.iter().any(|segment| is(&segment.of)) || (is_sealed(*number) && prefixes.any(is));
+            if !is_copied {
                 change.forget(*number);
             }
         }
