@@ -1,5 +1,5 @@
 //! Saboteurs: what goes wrong here, nobody may do, and the simulator has to find it. Each sits on a border of the
-//! engine; each is one file. A new one is a file and a line in [`ALL`], and `tests/sabotage.rs` has to see it found.
+//! engine; each is one file. A new one is a file and a line in [`ALL`], and `tests/sim.rs` has to see it found.
 
 mod store;
 

@@ -412,7 +412,7 @@ impl Session {
                 }
                 return false;
             }
-            State::Ready if !self.talks() && !(self.map && !self.due.is_empty()) => {}
+            State::Ready if !(self.talks() || self.map && !self.due.is_empty()) => {}
             _ => return false,
         }
         let mut done = true;

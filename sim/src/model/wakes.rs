@@ -34,6 +34,8 @@ struct Sleeper {
 #[derive(Default)]
 pub struct Wakes {
     sleepers: BTreeMap<(usize, PublicKey), Sleeper>,
+    /// Handles that the relay is told to forget, and does at some later moment.
+    forgotten: BTreeSet<[u8; 16]>,
     /// By shard: who has to be woken before its turn ends.
     owed: BTreeMap<usize, BTreeSet<[u8; 16]>>,
 }
@@ -60,6 +62,7 @@ impl Wakes {
 
     /// Nothing is sure of any registration with this handle: the ringer does not know it.
     pub fn forgets(&mut self, handle: &[u8; 16]) {
+        self.forgotten.insert(*handle);
         for sleeper in self.sleepers.values_mut() {
             sleeper.sure = sleeper.sure.filter(|row| row.handle != *handle);
         }
@@ -90,6 +93,7 @@ impl Wakes {
             if let Some(row) = sleeper.sure
                 && *of == workspace
                 && sleeper.awake.is_empty()
+                && !self.forgotten.contains(&row.handle)
                 && row.categories & Category::Call.bit() != 0
                 && wall_ms < row.expires_ms
                 && access.always_lists(device)
