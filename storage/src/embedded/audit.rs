@@ -60,7 +60,7 @@ pub(super) fn before_open(
             return Err(damaged(path, "this is missing"));
         }
     }
-    contents::check(&db)?;
+    contents::check(&db, keyspaces)?;
     let journals = journals(&db)?;
     let mut seqno = None;
     let last = journals.len().saturating_sub(1);

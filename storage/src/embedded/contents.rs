@@ -14,7 +14,6 @@
 use super::OpenError;
 use super::audit::damaged;
 use super::format::io;
-use super::tables::KEYSPACES;
 use std::fs::{self, File};
 use std::io::ErrorKind::NotFound;
 use std::os::unix::fs::FileExt;
@@ -28,9 +27,9 @@ const TRAILER_BYTES: usize = 4 + 1 + 1 + 16 + 8 + 8;
 /// Place and length of a section, and the length of its name.
 const SECTION_BYTES_MIN: u64 = 8 + 8 + 2;
 
-/// Checks the database in `db`, whose keyspaces all have their `current`.
-pub(super) fn check(db: &Path) -> Result<(), OpenError> {
-    for keyspace in 0..KEYSPACES {
+/// Checks the database in `db`, which has so many keyspaces, each with its `current`.
+pub(super) fn check(db: &Path, keyspaces: usize) -> Result<(), OpenError> {
+    for keyspace in 0..keyspaces {
         let keyspace = db.join("keyspaces").join(keyspace.to_string());
         check_manifest(&keyspace)?;
         for path in files(&keyspace.join("tables"))?

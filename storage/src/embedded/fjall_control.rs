@@ -131,6 +131,15 @@ impl Health {
 }
 
 impl FjallControl {
+    /// Moves what is in memory into fjall's files.
+    #[cfg(test)]
+    pub(super) fn flush(&self) {
+        self.shared.database.with(|tables| {
+            let tables = tables.expect("open");
+            tables.control.rotate_memtable_and_wait().expect("flushes");
+        });
+    }
+
     /// Makes an empty one in a folder that has none.
     pub(super) fn create(folder: &Path, store: &[u8; 16]) -> Result<(), OpenError> {
         Synced::create(folder)?;

@@ -470,16 +470,13 @@ fn numbers_of_entries_are_not_believed() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let store = Embedded::open(folder.path()).expect("opens");
     fill(&store);
-    store.inner.shared.database.with(|tables| {
-        let tables = tables.expect("open");
-        tables.log.rotate_memtable_and_wait().expect("flushes");
-        tables.control.rotate_memtable_and_wait().expect("flushes");
-    });
+    store.inner.control.flush();
     drop(store);
     let mut damaged = 0;
     for keyspace in 0..tables::KEYSPACES {
         let keyspace = folder
             .path()
+            .join(CONTROL)
             .join(format::DB)
             .join("keyspaces")
             .join(keyspace.to_string());

@@ -4,11 +4,11 @@
 use super::sim::{Random, Sim, Work};
 use super::world::{Model, Tally, check, found, lives, run, seeds, settle, small, streams, usage};
 use super::{FOLDER, STORE, open};
+use crate::RealmId;
 use crate::contract::{realm, record};
 use crate::log::Append;
 use crate::segments::import::{Origin, Records, import};
 use crate::segments::{Options, SegmentLog};
-use crate::{RealmId, StoreError};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
