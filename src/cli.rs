@@ -4,7 +4,8 @@
 use crate::config::{self, Config, ConfigError, Environment, Key};
 use crate::conform::ConformArgs;
 use crate::inspect::{NO_SUCH, Question};
-use crate::{conform, demo, limits, operator_key, private_client, serve, workspace};
+use crate::output::Output;
+use crate::{conform, demo, limits, operator_key, private_client, serve, store_check, workspace};
 use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 use drover_storage::StoreError;
 use drover_storage::embedded::OpenError;
@@ -12,6 +13,10 @@ use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
+
+/// How long the relay may copy its store: some 100 MB a second, and it is in no hurry.
+const SNAPSHOT_PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
 /// Why the program ends without having done what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +52,22 @@ impl Failure {
     pub(crate) fn unavailable(message: impl Into<String>) -> Self {
         Self {
             code: 69,
+            message: message.into(),
+        }
+    }
+
+    /// 74: what it printed or wrote did not arrive.
+    pub(crate) fn output(message: impl Into<String>) -> Self {
+        Self {
+            code: 74,
+            message: message.into(),
+        }
+    }
+
+    /// 75: it began, and what it works with went away; what it found until then is incomplete.
+    pub(crate) fn cut_short(message: impl Into<String>) -> Self {
+        Self {
+            code: 75,
             message: message.into(),
         }
     }
@@ -87,8 +108,9 @@ const AFTER_HELP: &str = "\
 Without a command, drover serves. Settings come from the environment (WEALD_RELAY_*, DROVER_*), then
 relay.toml; see docs/configuration.md.
 
-Exit codes: 0 done; 1 a check (conform, healthcheck, status) found something wrong; 64 bad arguments;
-69 something it depends on did not answer; 78 settings or store unusable.";
+Exit codes: 0 done; 1 a check (conform, bench compare, healthcheck, status) found something wrong; 64 bad arguments;
+69 something it depends on did not answer; 74 its output could not be written; 75 the relay that was
+checked went away before the end; 78 settings or store unusable.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -102,13 +124,26 @@ enum Command {
     /// Run a relay in a temporary folder and let a team of devices use it
     Demo,
     /// Measure a relay: rates, latencies, server CPU time, memory
-    Bench(Box<drover_benches::BenchArgs>),
-    /// Check any relay by its URL against the protocol's rules: exit code 0, or 1 if one is not kept
+    Bench(Box<drover_benches::BenchCommand>),
+    /// Check any relay by its URL against the protocol's rules: exit code 0, 1 if one is not kept, or 75 if the relay
+    /// went away
     Conform(Box<ConformArgs>),
     /// Ask the running relay whether it lives, not whether it is ready: exit code 0 or 1
     Healthcheck,
     /// Print the readiness document of the running relay: exit code 0 if it is ready, else 1
     Status,
+    /// Look at every byte of a stopped store's log: exit code 0 if it is intact, 78 if not
+    Verify,
+    /// Copy the store as it is at this moment, of a running relay or a stopped one, into a new folder (blobs excepted)
+    Snapshot {
+        /// The copy's folder, which is made; on the relay's machine
+        folder: PathBuf,
+    },
+    /// Save what is intact of a stopped store into a new one
+    Repair {
+        /// The new store's folder, which is made
+        folder: PathBuf,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -147,8 +182,14 @@ pub fn main(args: &[OsString]) -> ExitCode {
 
 /// The program with its surroundings handed in. What it prints goes to `out`; a reader that went away is no failure.
 fn run(args: &[OsString], environment: &Environment, out: &mut dyn Write) -> Result<(), Failure> {
+    let mut out = Output::new(out);
+    let ended = command(args, environment, &mut out);
+    out.end(ended)
+}
+
+fn command(args: &[OsString], environment: &Environment, out: &mut Output<'_>) -> Result<(), Failure> {
     let mut print = |text: &str| {
-        let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        let _ = out.print(text);
         Ok(())
     };
     let load = |file: Option<&Path>| Config::load(environment, file);
@@ -177,7 +218,10 @@ fn run(args: &[OsString], environment: &Environment, out: &mut dyn Write) -> Res
         Command::Bench(args) => {
             // Each connection it makes is an open file of its own.
             limits::raise();
-            return drover_benches::run(&args).map_err(bench_failure);
+            return match drover_benches::run(&args, out) {
+                Err(drover_benches::Error::System { .. }) if out.is_closed() => Ok(()),
+                ended => ended.map_err(bench_failure),
+            };
         }
         Command::Conform(args) => return conform::run(&args, out),
         command => command,
@@ -187,7 +231,7 @@ fn run(args: &[OsString], environment: &Environment, out: &mut dyn Write) -> Res
         return print(&config::report(&config));
     }
     match command {
-        Command::Serve => serve::serve(config, out),
+        Command::Serve => serve::serve(config, out.inner()),
         Command::Demo | Command::Bench(_) | Command::Conform(_) => {
             unreachable!("it was run without a configuration")
         }
@@ -202,13 +246,18 @@ fn run(args: &[OsString], environment: &Environment, out: &mut dyn Write) -> Res
         }
         Command::Healthcheck => healthcheck(&config),
         Command::Status => status(&config, out),
+        Command::Verify => store_check::verify(&config, out),
+        Command::Snapshot { folder } => snapshot(&config, &folder, out),
+        Command::Repair { folder } => store_check::repair(&config, &folder, out),
     }
 }
 
 fn bench_failure(error: drover_benches::Error) -> Failure {
-    match error {
-        drover_benches::Error::Usage(message) => Failure::usage(message),
-        other => Failure::unavailable(other.to_string()),
+    let message = error.to_string();
+    match error.cause() {
+        drover_benches::Error::Usage(_) => Failure::usage(message),
+        drover_benches::Error::Worse(_) => Failure::found(message),
+        _ => Failure::unavailable(message),
     }
 }
 
@@ -236,7 +285,7 @@ fn config_argument(args: &[OsString]) -> Option<PathBuf> {
 }
 
 /// decisions.md 49. The store's lock tells whether a relay runs on it.
-fn new_workspace(config: &Config, name: &str, out: &mut dyn Write) -> Result<(), Failure> {
+fn new_workspace(config: &Config, name: &str, out: &mut Output<'_>) -> Result<(), Failure> {
     let realm = workspace::realm(name).map_err(Failure::usage)?;
     let is_new = !config.store_dir().exists();
     let banner = match serve::open_embedded(config)? {
@@ -250,17 +299,20 @@ fn new_workspace(config: &Config, name: &str, out: &mut dyn Write) -> Result<(),
         }
     };
     match banner {
-        Some(banner) => {
-            let _ = write!(out, "{banner}").and_then(|()| out.flush());
-        }
+        // Its code is never shown again: that it was lost has to be told, though it be for want of a reader.
+        Some(banner) => out.print(&banner.to_string()).map_err(|error| {
+            Failure::output(format!(
+                "the workspace was made, and its invite is lost, because it could not be printed: {error}; make another"
+            ))
+        }),
         None => {
             let _ = writeln!(
                 std::io::stderr(),
                 "drover: that workspace exists; nothing was minted"
             );
+            Ok(())
         }
     }
-    Ok(())
 }
 
 /// What is said before something is minted beside the relay.
@@ -279,13 +331,23 @@ fn ask_as_operator(
     path: &str,
     body: &str,
 ) -> Result<private_client::Answer, Failure> {
+    ask_patiently_as_operator(config, method, path, body, private_client::STEP)
+}
+
+fn ask_patiently_as_operator(
+    config: &Config,
+    method: &str,
+    path: &str,
+    body: &str,
+    patience: Duration,
+) -> Result<private_client::Answer, Failure> {
     let key = operator_key::read(&config.data_dir());
     let key = key.map_err(|error| {
         Failure::unavailable(format!(
             "a relay has the store, and its key can't be read: {error}"
         ))
     })?;
-    ask(config, method, path, Some(&key), body)
+    ask_patiently(config, method, path, Some(&key), body, patience)
 }
 
 fn mint_running(config: &Config, name: &str) -> Result<Option<workspace::Banner>, Failure> {
@@ -309,7 +371,7 @@ fn unexpected(answer: &private_client::Answer) -> Failure {
 }
 
 /// Answers a question about workspaces. Changes nothing: where there is no store, none is made.
-fn see(config: &Config, question: &Question, out: &mut dyn Write) -> Result<(), Failure> {
+fn see(config: &Config, question: &Question, out: &mut Output<'_>) -> Result<(), Failure> {
     if !config.store_dir().exists() {
         return Err(Failure::config("there is no store yet: no relay ever ran here"));
     }
@@ -325,7 +387,7 @@ fn see(config: &Config, question: &Question, out: &mut dyn Write) -> Result<(), 
     };
     let answer = answer.ok_or_else(|| Failure::usage("there is no workspace of that name"))?;
     let told = question.tell(&answer)?;
-    let _ = out.write_all(told.as_bytes()).and_then(|()| out.flush());
+    let _ = out.print(&told);
     Ok(())
 }
 
@@ -336,6 +398,31 @@ fn see_running(config: &Config, question: &Question) -> Result<Option<serde_json
         (404, _) if answer.body.trim() == NO_SUCH => Ok(None),
         _ => Err(unexpected(&answer)),
     }
+}
+
+/// Copies the store, by the relay that has it or on our own.
+fn snapshot(config: &Config, folder: &Path, out: &mut Output) -> Result<(), Failure> {
+    if !config.store_dir().exists() {
+        return Err(Failure::config("there is no store yet: no relay ever ran here"));
+    }
+    // The relay's working directory is another one.
+    let folder =
+        std::path::absolute(folder).map_err(|error| Failure::usage(format!("{folder:?}: {error}")))?;
+    let copied = match serve::open_embedded(config)? {
+        Err(OpenError::Locked(_)) => {
+            let body = serde_json::json!({ "folder": folder }).to_string();
+            let answer = ask_patiently_as_operator(config, "POST", "/snapshot", &body, SNAPSHOT_PATIENCE)?;
+            match (answer.status, serde_json::from_str(&answer.body)) {
+                (201, Ok(copied)) => copied,
+                _ => return Err(unexpected(&answer)),
+            }
+        }
+        opened => {
+            let store = opened.map_err(serve::store_failure)?;
+            store_check::snapshot(&store, &folder).map_err(serve::store_failure)?
+        }
+    };
+    store_check::tell_snapshot(&copied, &folder, out)
 }
 
 fn healthcheck(config: &Config) -> Result<(), Failure> {
@@ -349,9 +436,9 @@ fn healthcheck(config: &Config) -> Result<(), Failure> {
     }
 }
 
-fn status(config: &Config, out: &mut dyn Write) -> Result<(), Failure> {
+fn status(config: &Config, out: &mut Output<'_>) -> Result<(), Failure> {
     let answer = ask(config, "GET", "/readyz", config.text(Key::OperatorToken), "")?;
-    let _ = writeln!(out, "{}", answer.body.trim_end());
+    let _ = out.print(&format!("{}\n", answer.body.trim_end()));
     match answer.status {
         200 => Ok(()),
         status => Err(Failure {
@@ -368,8 +455,19 @@ fn ask(
     bearer: Option<&str>,
     body: &str,
 ) -> Result<private_client::Answer, Failure> {
+    ask_patiently(config, method, path, bearer, body, private_client::STEP)
+}
+
+fn ask_patiently(
+    config: &Config,
+    method: &str,
+    path: &str,
+    bearer: Option<&str>,
+    body: &str,
+    patience: Duration,
+) -> Result<private_client::Answer, Failure> {
     let listener = config.address(Key::ObservabilityListen);
-    let answer = private_client::ask(listener, method, path, bearer, body);
+    let answer = private_client::ask(listener, method, path, bearer, body, patience);
     answer.map_err(|error| {
         Failure::unavailable(format!(
             "no answer from the private listener at {listener}: {error}"
@@ -479,6 +577,8 @@ mod tests {
         for (name, value) in [
             ("WEALD_RELAY_MIN_ENC", "bogus"),
             ("WEALD_RELAY_LISTEN", "8443"),
+            // Where the private listener is.
+            ("WEALD_RELAY_LISTEN", "127.0.0.1:9090"),
             ("WEALD_RELAY_PUSH", "on"),
             ("WEALD_RELAY_PROFILE", "hosted"),
             ("WEALD_RELAY_DATABASE_URL", "scylla://db/weald"),
@@ -506,6 +606,64 @@ mod tests {
         let nobody = nobody.each_ref().map(|(name, value)| (*name, value.as_str()));
         assert_eq!(drover(&["healthcheck"], &nobody).0, 1);
         assert_eq!(drover(&["status"], &nobody).0, 69);
+    }
+
+    /// Takes so many bytes, then fails.
+    struct Full {
+        room: usize,
+        kind: std::io::ErrorKind,
+    }
+
+    impl Write for Full {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            let taken = bytes.len().min(self.room);
+            self.room -= taken;
+            match taken {
+                0 if !bytes.is_empty() => Err(self.kind.into()),
+                taken => Ok(taken),
+            }
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What could not be printed was not done; a reader that went away has seen enough. An invite is never shown again,
+    /// so its loss is told in either case.
+    #[test]
+    fn a_write_that_fails_is_noticed() {
+        use std::io::ErrorKind::{BrokenPipe, StorageFull};
+        let folder = tempfile::tempdir().unwrap();
+        let data = OsString::from(folder.path().join("data"));
+        let environment = vec![("DROVER_DATA_DIR".into(), data)];
+        let ends = |args: &[&str], room, kind| {
+            let args: Vec<OsString> = std::iter::once("drover")
+                .chain(args.iter().copied())
+                .map(OsString::from)
+                .collect();
+            let ended = run(&args, &environment, &mut Full { room, kind });
+            ended.map_or_else(|failure| failure.code, |()| 0)
+        };
+        assert_eq!(ends(&["workspace", "new", "a.example"], 10, BrokenPipe), 74);
+        assert_eq!(ends(&["workspace", "new", "b.example"], 10, StorageFull), 74);
+        for args in [
+            &["--version"][..],
+            &["--help"],
+            &["serve", "--help"],
+            &["--check-config"],
+            &["workspace", "list"],
+            &["workspace", "show", "a.example"],
+            &["workspace", "log", "a.example"],
+        ] {
+            assert_eq!(ends(args, usize::MAX, StorageFull), 0, "{args:?}");
+            for room in [0, 10] {
+                assert_eq!(ends(args, room, StorageFull), 74, "{args:?}");
+                assert_eq!(ends(args, room, BrokenPipe), 0, "{args:?}");
+            }
+        }
+        // What was found out before stands.
+        assert_eq!(ends(&["workspace", "show", "c.example"], 0, StorageFull), 64);
     }
 
     /// Looking at workspaces makes none, and no store.

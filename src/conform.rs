@@ -1,9 +1,11 @@
 //! `drover conform`: checks any relay by its URL. What is checked, and how, is in `vectors/`.
 
 use crate::cli::Failure;
+use crate::output::Output;
 use clap::{Args, ValueEnum};
 use drover_client::{Endpoint, InviteLink, RelayUrl, Tls};
 use drover_vectors::{Error, Form, Invite, Options, PATIENCE, Target, conform};
+use drover_wire::invite::canonical_code;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -57,8 +59,8 @@ enum FormArg {
     Map,
 }
 
-/// Runs it, prints the table, and fails with 1 if a rule that counts is not kept.
-pub(crate) fn run(args: &ConformArgs, out: &mut dyn Write) -> Result<(), Failure> {
+/// Runs it, prints the table, and fails with 1 if a rule that counts is not kept, with 75 if the relay went away.
+pub(crate) fn run(args: &ConformArgs, out: &mut Output<'_>) -> Result<(), Failure> {
     let options = options(args)?;
     // An invite is good for one run: what would lose its report is found out before it is redeemed.
     let json = create(args.json.as_deref())?;
@@ -68,18 +70,24 @@ pub(crate) fn run(args: &ConformArgs, out: &mut dyn Write) -> Result<(), Failure
         .build()
         .map_err(|error| Failure::unavailable(format!("no runtime: {error}")))?;
     let report = runtime.block_on(conform(&options)).map_err(|error| match error {
-        Error::NoSuchRule(_) => Failure::usage(error.to_string()),
+        Error::NoSuchRule(_) | Error::Invite { .. } | Error::NoBootstrap(_) => {
+            Failure::usage(error.to_string())
+        }
         Error::Founding(_) => Failure::unavailable(error.to_string()),
         Error::Scripts(_) => Failure::config(error.to_string()),
     })?;
-    let _ = out
-        .write_all(report.table().as_bytes())
-        .and_then(|()| out.flush());
+    let _ = out.print(&report.table());
     write(json, || format!("{:#}\n", report.json()))?;
     write(junit, || report.junit())?;
-    match report.failures(args.strict).count() {
-        0 => Ok(()),
-        failed => Err(Failure::found(format!("{failed} rules are not kept"))),
+    let failed = match report.failures(args.strict).count() {
+        0 => None,
+        failed => Some(format!("{failed} rules are not kept")),
+    };
+    match (report.ended_early(), failed) {
+        (None, None) => Ok(()),
+        (None, Some(failed)) => Err(Failure::found(failed)),
+        (Some(why), None) => Err(Failure::cut_short(why)),
+        (Some(why), Some(failed)) => Err(Failure::cut_short(format!("{why}; {failed}"))),
     }
 }
 
@@ -101,7 +109,7 @@ fn write(file: ReportFile<'_>, text: impl FnOnce() -> String) -> Result<(), Fail
 }
 
 fn unwritten(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::unavailable(format!("{}: {error}", path.display()))
+    Failure::output(format!("{}: {error}", path.display()))
 }
 
 fn options(args: &ConformArgs) -> Result<Options, Failure> {
@@ -157,6 +165,11 @@ fn invite(link: &str, code: &str) -> Result<Invite, Failure> {
     let link: InviteLink = link
         .parse()
         .map_err(|_| Failure::usage("--invite takes a link such as https://HOST/join/TOKEN and a code"))?;
+    // Said here, it does not count as a wrong guess there.
+    if canonical_code(code).is_none() {
+        let what = "the invite's code must be its twelve letters and digits, such as 28T5-CY4T-QKFF";
+        return Err(Failure::usage(what));
+    }
     Ok(Invite {
         token: link.token.0,
         code: code.to_owned(),

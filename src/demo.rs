@@ -3,6 +3,7 @@
 //! `drover serve` would be, so that it can be killed.
 
 use crate::cli::Failure;
+use crate::output::Output;
 use anyhow::{Context, bail};
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use drover_client::wire::error::Code;
@@ -27,7 +28,7 @@ const SENTINEL: &str = "the launch code is swordfish";
 ///
 /// # Errors
 /// 69 if anything in it fails.
-pub(crate) fn demo(out: &mut dyn Write) -> Result<(), Failure> {
+pub(crate) fn demo(out: &mut Output<'_>) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -38,12 +39,13 @@ pub(crate) fn demo(out: &mut dyn Write) -> Result<(), Failure> {
     runtime.shutdown_background();
     match shown {
         Ok(Ok(())) => Ok(()),
+        Ok(Err(_)) if out.is_closed() => Ok(()),
         Ok(Err(error)) => Err(Failure::unavailable(format!("demo: {error:#}"))),
         Err(_) => Err(Failure::unavailable("demo: it took longer than a minute")),
     }
 }
 
-async fn show(out: &mut dyn Write) -> anyhow::Result<()> {
+async fn show(out: &mut Output<'_>) -> anyhow::Result<()> {
     let mut relay = Relay::start()?;
     writeln!(
         out,

@@ -4,6 +4,7 @@
 //! | Module | Story |
 //! | --- | --- |
 //! | [`cli`] | the words after `drover`, and exit codes |
+//! | [`output`] | what commands print, and what becomes of them when they can't |
 //! | [`config`] | what the operator chose |
 //! | [`limits`] | what the system allows the process |
 //! | [`logging`] | log lines and what they never say |
@@ -14,6 +15,7 @@
 //! | [`private_client`] | its other end, for the commands that ask a running relay |
 //! | [`operator_key`] | the file that lets them |
 //! | [`inspect`] | what an operator may see of workspaces |
+//! | [`store_check`] | looking at every byte of a store, and saving what is intact |
 //! | [`workspace`] | minting workspaces, and the banner |
 //! | [`handoff`] | the first invite sealed for the operator instead of printed |
 //! | [`demo`] | a relay and two devices, to be looked at |
@@ -32,11 +34,13 @@ mod inspect;
 mod limits;
 mod logging;
 mod operator_key;
+mod output;
 mod private;
 mod private_client;
 mod ringer;
 mod running;
 mod serve;
+mod store_check;
 mod workspace;
 
 pub use cli::main;

@@ -1,5 +1,5 @@
-//! What the system allows the process: open files. Every client is one, and so is every file of the store, which does
-//! not survive being refused one.
+//! What the system allows the process: open files, and memory in small pages. Every client is an open file, and so is
+//! every file of the store, which does not survive being refused one.
 
 use crate::cli::Failure;
 use drover_transport::DESCRIPTORS_RESERVED;
@@ -36,6 +36,16 @@ pub(crate) fn raise_open_files(max_connections: Option<u64>) -> Result<(), Failu
         );
     }
     Ok(())
+}
+
+/// Has the system give memory in pages of 4 KiB. The allocator asks for huge ones, and whoever first touches one waits until
+/// 2 MiB are found and zeroed: some 0.3 ms, on a virtual machine up to 5 ms, with everybody else of the shard. Where many
+/// lists grow at once that was most of the p99 of SENDs (docs/performance.md).
+pub(crate) fn avoid_huge_pages() {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
+        tracing::debug!(%error, "memory may come in huge pages");
+    }
 }
 
 /// Raises the soft limit to the hard one; what it is then, `None` for no limit.

@@ -28,6 +28,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// What pollers of the deployed relay know the program as (13 §c.1, c.2).
@@ -79,6 +80,7 @@ pub(crate) fn router(running: Arc<Running>, key: &str) -> Router {
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
+        .route("/snapshot", post(snapshot))
         .route("/workspaces", get(workspaces).post(new_workspace))
         .route("/workspaces/{name}", get(workspace))
         .route("/workspaces/{name}/log", get(workspace_log));
@@ -182,6 +184,37 @@ async fn inspected(
         Err(error) => {
             tracing::warn!(%error, "a workspace could not be looked at");
             (StatusCode::SERVICE_UNAVAILABLE, "no database\n").into_response()
+        }
+    }
+}
+
+/// `{"folder": …}`: copies the store into a folder on this machine, which must be missing or empty.
+async fn snapshot(
+    State(surface): State<Arc<Surface>>,
+    headers: HeaderMap,
+    body: Result<Json<Value>, axum::extract::rejection::JsonRejection>,
+) -> Response {
+    if !surface.may_manage(&headers) {
+        return UNAUTHORIZED.into_response();
+    }
+    let folder = body
+        .as_ref()
+        .ok()
+        .and_then(|Json(body)| Some(PathBuf::from(body.get("folder")?.as_str()?)));
+    let Some(folder) = folder.filter(|folder| folder.is_absolute()) else {
+        return (
+            StatusCode::BAD_REQUEST,
+            "an absolute path is needed: {\"folder\": …}\n",
+        )
+            .into_response();
+    };
+    match surface.running.snapshot(folder).await {
+        Ok(Some(Ok(copied))) => (StatusCode::CREATED, Json(copied)).into_response(),
+        Ok(Some(Err(error))) => (StatusCode::CONFLICT, format!("{error}\n")).into_response(),
+        Ok(None) => (StatusCode::CONFLICT, "a copy is being made\n").into_response(),
+        Err(error) => {
+            tracing::error!(%error, "copying the store ended early");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
         }
     }
 }

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs 
 use std::time::Duration;
 
 /// How long each step may take: an answer needs no more than a store's commit.
-const STEP: Duration = Duration::from_secs(10);
+pub(crate) const STEP: Duration = Duration::from_secs(10);
 /// The longest answer, bytes: a transparency log of some hundred thousand entries.
 const ANSWER_BYTES_MAX: u64 = 32 << 20;
 
@@ -20,7 +20,7 @@ pub(crate) struct Answer {
     pub(crate) body: String,
 }
 
-/// Asks the private listener.
+/// Asks the private listener, and waits so long for its answer.
 ///
 /// # Errors
 /// When nobody listens there, or what came back is not HTTP.
@@ -30,11 +30,15 @@ pub(crate) fn ask(
     path: &str,
     bearer: Option<&str>,
     body: &str,
+    patience: Duration,
 ) -> io::Result<Answer> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in (listener.host.trim_matches(['[', ']']), listener.port).to_socket_addrs()? {
         match TcpStream::connect_timeout(&reachable(address), STEP) {
-            Ok(stream) => return exchange(stream, method, path, bearer, body),
+            Ok(stream) => {
+                stream.set_read_timeout(Some(patience))?;
+                return exchange(stream, method, path, bearer, body);
+            }
             Err(error) => last = error,
         }
     }
@@ -58,7 +62,6 @@ fn exchange(
     bearer: Option<&str>,
     body: &str,
 ) -> io::Result<Answer> {
-    stream.set_read_timeout(Some(STEP))?;
     stream.set_write_timeout(Some(STEP))?;
     let authorization = bearer
         .map(|token| format!("Authorization: Bearer {token}\r\n"))

@@ -4,6 +4,7 @@
 use crate::config::{Config, Key, Storage};
 use crate::inspect::{self, Question};
 use crate::ringer::Ringer;
+use crate::store_check;
 use crate::workspace::{self, Banner};
 use drover_engine::collector::Collected;
 use drover_engine::effects::Stores;
@@ -12,7 +13,7 @@ use drover_engine::shard::{MintOutcome, Operator, ShardMessage};
 use drover_engine::wake::WakeHandle;
 use drover_engine::{Directory, metrics::Metrics as EngineMetrics};
 use drover_storage::RealmId;
-use drover_storage::embedded::Embedded;
+use drover_storage::embedded::{Embedded, OpenError};
 use drover_transport::{IoDriver, Relay, Snapshot};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -38,6 +39,8 @@ pub(crate) struct Running {
     relay: RwLock<Option<Relay>>,
     stopping: AtomicBool,
     store: Embedded,
+    /// A copy of the store is being made.
+    copying: Arc<tokio::sync::Mutex<()>>,
     stores: Stores,
     directory: Arc<Directory>,
     /// With push on.
@@ -81,6 +84,7 @@ impl Running {
             relay: RwLock::new(None),
             stopping: AtomicBool::new(false),
             store,
+            copying: Arc::default(),
             stores,
             directory,
             ringer,
@@ -229,6 +233,23 @@ impl Running {
             anyhow::bail!("the relay does not serve");
         }
         Ok(tokio::time::timeout(PATIENCE, told).await??)
+    }
+
+    /// Copies the store into a folder, while it is in use. One at a time: `None` if another copy is being made.
+    ///
+    /// # Errors
+    /// As [`Embedded::snapshot`].
+    pub(crate) async fn snapshot(&self, folder: PathBuf) -> anyhow::Result<Option<Result<Value, OpenError>>> {
+        let Ok(permit) = self.copying.clone().try_lock_owned() else {
+            return Ok(None);
+        };
+        let store = self.store.clone();
+        // It goes on to its end even if whoever asked goes away.
+        let copied = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            store_check::snapshot(&store, &folder)
+        });
+        Ok(Some(copied.await?))
     }
 
     /// Runs one pass of the collector now.

@@ -47,6 +47,7 @@ const GIGABYTE: u64 = 1_000_000_000;
 pub(crate) fn serve(config: Config, out: &mut dyn Write) -> Result<(), Failure> {
     logging::install(&config);
     limits::raise_open_files(config.limit(Key::MaxConnections))?;
+    limits::avoid_huge_pages();
     let runtime = runtime()?;
     let served = runtime.block_on(async {
         let mut signals = Signals::new()?;
@@ -197,8 +198,14 @@ impl Server {
         let posting = posting.transpose().map_err(|error| {
             Failure::unavailable(format!("cannot start the requests to the ringer: {error}"))
         })?;
-        if let Some(banner) = first_workspace(&running).await {
-            let _ = write!(out, "{banner}").and_then(|()| out.flush());
+        if let Some(banner) = first_workspace(&running).await
+            && let Err(error) = write!(out, "{banner}").and_then(|()| out.flush())
+        {
+            // The log goes where the invite went. Serving goes on: nobody's traffic should wait for a reader.
+            let _ = writeln!(
+                io::stderr(),
+                "drover: the invite could not be printed ({error}); drover workspace new makes another"
+            );
         }
         announce(&running, public, private);
         // Until here, who asks the private listener waits: whoever gets an answer finds the line above in the log.

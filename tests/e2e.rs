@@ -1,6 +1,8 @@
 //! End-to-end tests: the program itself, real sockets, real files, real signals. One binary, a module for each story.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+#[path = "e2e/bench.rs"]
+mod bench;
 #[path = "e2e/clients.rs"]
 mod clients;
 #[path = "e2e/conform.rs"]
@@ -9,6 +11,8 @@ mod conform;
 mod crash;
 #[path = "e2e/limits.rs"]
 mod limits;
+#[path = "e2e/output.rs"]
+mod output;
 #[path = "e2e/relay.rs"]
 mod relay;
 #[path = "e2e/sabotage.rs"]

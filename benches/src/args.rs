@@ -1,7 +1,8 @@
 //! The options, the same in every scenario.
 
+use crate::error::Error;
 pub use crate::scenario::hostile::attack::Attack;
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
 /// What to measure.
@@ -21,6 +22,8 @@ pub enum Scenario {
     Idle,
     /// Idle, over TLS alone (spawned relays).
     IdleTls,
+    /// The same with groups that are not in the relay's memory: it is killed before each run (spawned relays).
+    ReconCold,
     /// Opening and authenticating connections.
     Open,
     /// A well-behaved client beside hostile ones, attack by attack (spawned relays; not part of `all`).
@@ -31,12 +34,14 @@ pub enum Scenario {
     Join,
     /// DROP of a long log, and what another group's SENDs notice of it.
     Drop,
-    /// Calls: MEDIA frames at their recipients.
+    /// SENDs while segments of the log are rewritten that are half dead, against those before it (spawned relays).
+    Compact,
+    /// Calls: MEDIA frames at their recipients, for every combination of the lists given.
     Media,
-    /// Media, over TLS (spawned relays; elsewhere the URL says).
-    MediaTls,
     /// The raw baselines alone, without a relay.
     Baseline,
+    /// Ingest and fanout, and the same shapes of work done by Redis in the same run; skips aloud what is not installed.
+    Peers,
     /// Everything, and the table of figures that must be reached.
     All,
 }
@@ -61,14 +66,88 @@ impl Scenario {
             .into_iter()
             .flat_map(|part| part.parts(spawned))
             .collect(),
-            Scenario::Media if spawned => vec![Scenario::Media, Scenario::MediaTls],
+            Scenario::Recon if spawned => vec![Scenario::Recon, Scenario::ReconCold],
+            Scenario::Drop if spawned => vec![Scenario::Drop, Scenario::Compact],
             Scenario::Idle if spawned => vec![Scenario::Idle, Scenario::IdleTls],
             one => vec![one],
         }
     }
 }
 
-/// Options of `drover bench`.
+/// What calls are carried over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Transport {
+    /// WebSocket.
+    Ws,
+    /// WebSocket over TLS.
+    Wss,
+}
+
+impl Transport {
+    /// As a URL begins.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Transport::Ws => "ws",
+            Transport::Wss => "wss",
+        }
+    }
+}
+
+/// How a latency of media is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Latency {
+    /// From the send to the receipt, by the one clock of this process.
+    #[default]
+    OneWay,
+    /// The last participant of a call answers each frame of the first at once; the first sees the round trip.
+    RoundTrip,
+}
+
+/// Which participants are of this process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Side {
+    /// All of them.
+    #[default]
+    Both,
+    /// All but the last of each call, which is of a process with `--side far`: round trips only.
+    Near,
+    /// The last of each call, which answers. Ends when nothing has come for a while.
+    Far,
+}
+
+/// `drover bench`: a measurement, or what is done with the files of earlier ones.
+#[derive(Clone, Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct BenchCommand {
+    #[command(flatten)]
+    pub(crate) measure: Option<BenchArgs>,
+    #[command(subcommand)]
+    pub(crate) tool: Option<Tool>,
+}
+
+/// What is done with the files of earlier measurements.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Tool {
+    /// Both files of --json side by side: exit code 1 if a figure of the second is worse than the first's by more than
+    /// the tolerance and beyond what its runs were apart
+    Compare(CompareArgs),
+}
+
+/// Options of `drover bench compare`.
+#[derive(Clone, Debug, Args)]
+pub struct CompareArgs {
+    /// What is compared with
+    pub before: PathBuf,
+
+    /// What is judged
+    pub after: PathBuf,
+
+    /// Per cent by which a figure may be worse
+    #[arg(long, default_value_t = 10.0)]
+    pub tolerance: f64,
+}
+
+/// Options of a measurement.
 #[derive(Clone, Debug, Args)]
 pub struct BenchArgs {
     /// What to measure
@@ -119,9 +198,9 @@ pub struct BenchArgs {
     #[arg(long)]
     pub groups: Option<usize>,
 
-    /// Ciphertext of one envelope, bytes [default: 256; replay 1024; media 160]
-    #[arg(long)]
-    pub size: Option<usize>,
+    /// Ciphertext of one envelope or MEDIA frame, bytes; a list for media [default: 256; replay 1024; media 160]
+    #[arg(long, value_delimiter = ',')]
+    pub size: Vec<usize>,
 
     /// Operations a connection has under way at most
     #[arg(long, default_value_t = 64)]
@@ -135,21 +214,43 @@ pub struct BenchArgs {
     #[arg(long)]
     pub rate: Option<f64>,
 
-    /// Calls (media) [default: 80]
-    #[arg(long)]
-    pub calls: Option<usize>,
+    /// Calls; a list (media) [default: 80]
+    #[arg(long, value_delimiter = ',')]
+    pub calls: Vec<usize>,
 
-    /// Participants of each call (media) [default: 5]
-    #[arg(long)]
-    pub participants: Option<usize>,
+    /// Participants of each call, 2 to 5; a list (media) [default: 5]
+    #[arg(long, value_delimiter = ',')]
+    pub participants: Vec<usize>,
 
-    /// MEDIA frames per second and participant (media) [default: 50]
-    #[arg(long)]
-    pub frames: Option<f64>,
+    /// MEDIA frames per second and participant; a list (media) [default: 50]
+    #[arg(long, value_delimiter = ',')]
+    pub frames: Vec<f64>,
 
-    /// Raise the frames per second until the p99 passes this many ms, and report the last pace below it (media)
-    #[arg(long)]
-    pub saturate_p99_ms: Option<f64>,
+    /// ws, wss, or both (media, spawned relays; elsewhere the URL says) [default: both]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub transports: Vec<Transport>,
+
+    /// Drivers of the spawned relay, one after the other, as DROVER_IO names them: epoll,uring,tokio-uring. What the
+    /// relay or the machine hasn't is skipped [default: what the relay takes by itself]
+    #[arg(long, value_delimiter = ',')]
+    pub drivers: Vec<String>,
+
+    /// Raise the number of calls, from --calls on, until the p99 passes this many ms, and report the most that held
+    /// (media)
+    #[arg(long, value_name = "MS", conflicts_with = "replay_mb")]
+    pub until_p99: Option<f64>,
+
+    /// How latencies are taken (media)
+    #[arg(long, value_enum, default_value_t)]
+    pub latency: Latency,
+
+    /// Whose participants this process is (media)
+    #[arg(long, value_enum, default_value_t, conflicts_with_all = ["spawn", "pid"])]
+    pub side: Side,
+
+    /// HOST:PORT of the relay's private listener, whose /metrics tells what was shed (media; known of a spawned relay)
+    #[arg(long, value_name = "HOST:PORT", conflicts_with = "spawn")]
+    pub metrics: Option<String>,
 
     /// Measure again while one participant replays this many MB (media)
     #[arg(long)]
@@ -163,9 +264,17 @@ pub struct BenchArgs {
     #[arg(long, default_value_t = 10)]
     pub missing: usize,
 
-    /// Write everything measured to this file as well
-    #[arg(long)]
+    /// Write everything measured to this file as well, for `compare` and other programs
+    #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+
+    /// Write a report with plots to this file as well, one page that needs nothing else
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+
+    /// Print the tables in Markdown, with the machine's description
+    #[arg(long)]
+    pub markdown: bool,
 
     /// Where a spawned relay keeps its data, and baselines their log [default: the system's temporary directory]
     #[arg(long)]
@@ -179,7 +288,7 @@ pub struct BenchArgs {
     #[arg(long, hide = true)]
     pub spawn_command: Option<PathBuf>,
 
-    /// Leave out the raw baselines
+    /// Leave out the raw baselines, with which the figures are compared
     #[arg(long)]
     pub no_baselines: bool,
 }
@@ -187,11 +296,65 @@ pub struct BenchArgs {
 impl BenchArgs {
     /// Whether the settings are those for which figures are stated that must be reached.
     pub(crate) fn is_reference(&self) -> bool {
-        let untouched = [self.connections, self.groups, self.size, self.envelopes]
+        let untouched = [self.connections, self.groups, self.envelopes]
             .iter()
             .all(Option::is_none);
-        let untouched = untouched && (self.calls, self.participants, self.frames) == (None, None, None);
+        let lists = [
+            self.size.len(),
+            self.calls.len(),
+            self.participants.len(),
+            self.frames.len(),
+        ];
+        let untouched = untouched && lists == [0; 4];
         untouched && self.missing == 10 && self.window == 64 && self.rate.is_none_or(|rate| rate == 100.0)
+    }
+
+    /// The size asked for.
+    pub(crate) fn size_or(&self, default: usize) -> usize {
+        self.size.first().copied().unwrap_or(default)
+    }
+
+    /// What the parser can't see.
+    ///
+    /// # Errors
+    /// [`Error::Usage`].
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let usage = |what: &str| Err(Error::Usage(what.into()));
+        let is_media = matches!(self.scenario, Scenario::Media | Scenario::All);
+        let media_only = !self.calls.is_empty()
+            || !self.participants.is_empty()
+            || !self.frames.is_empty()
+            || !self.transports.is_empty()
+            || self.until_p99.is_some()
+            || self.replay_mb.is_some()
+            || self.metrics.is_some()
+            || (self.latency, self.side) != (Latency::OneWay, Side::Both)
+            || self.size.len() > 1;
+        if media_only && !is_media {
+            return usage(
+                "--calls, --participants, --frames, --transports, --until-p99, --latency, --side, --metrics, --replay-mb \
+                 and a list of sizes are for media",
+            );
+        }
+        if !self.is_spawned() && (!self.drivers.is_empty() || !self.transports.is_empty()) {
+            return usage("--drivers and --transports are for a relay that is spawned");
+        }
+        if self.is_spawned() && self.side != Side::Both {
+            return usage("--side is for a relay that is not spawned");
+        }
+        if self.side == Side::Near && self.latency != Latency::RoundTrip {
+            return usage("--side near needs --latency round-trip: the other side has another clock");
+        }
+        if self.side == Side::Far && self.until_p99.or(self.replay_mb).is_some() {
+            return usage("--side far answers; --until-p99 and --replay-mb are for the near side");
+        }
+        if !(self.seconds > 0.0 && self.seconds.is_finite()) {
+            return usage("--seconds has to be above 0");
+        }
+        if self.until_p99.is_some_and(|ms| ms.is_nan() || ms <= 0.0) {
+            return usage("--until-p99 has to be above 0");
+        }
+        Ok(())
     }
 
     /// Envelopes in the stored log that is read.
@@ -202,5 +365,99 @@ impl BenchArgs {
     /// Whether a relay is started.
     pub(crate) fn is_spawned(&self) -> bool {
         self.spawn || self.spawn_command.is_some()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use clap::{CommandFactory, Parser};
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        bench: BenchCommand,
+    }
+
+    fn command(line: &str) -> Result<BenchCommand, clap::Error> {
+        Ok(Cli::try_parse_from(["bench"].into_iter().chain(line.split_whitespace()))?.bench)
+    }
+
+    /// A measurement.
+    pub(crate) fn parse(line: &str) -> Result<BenchArgs, clap::Error> {
+        Ok(command(line)?.measure.expect("a measurement"))
+    }
+
+    #[test]
+    fn a_measurement_or_a_tool() {
+        Cli::command().debug_assert();
+        let compare = command("compare a.json b.json --tolerance 5").expect("a tool");
+        let Some(Tool::Compare(args)) = compare.tool else {
+            panic!("no tool")
+        };
+        assert_eq!(
+            (args.before, args.after, args.tolerance),
+            ("a.json".into(), "b.json".into(), 5.0)
+        );
+        let hostile = parse("hostile recon pings --spawn").expect("a measurement");
+        assert_eq!((hostile.scenario, hostile.attacks.len()), (Scenario::Hostile, 2));
+        let media =
+            parse("media --spawn --calls 20,80 --size 160,1200 --drivers epoll,uring").expect("lists");
+        assert_eq!((media.calls, media.size), (vec![20, 80], vec![160, 1200]));
+        assert_eq!(media.drivers, ["epoll", "uring"]);
+        for wrong in [
+            "",
+            "compare a.json",
+            "compare a.json b.json c.json",
+            "media --spawn --calls x",
+            "media --spawn --transports quic",
+            "media --spawn --url ws://h",
+            "media --until-p99 2 --replay-mb 5",
+            "media --side both --spawn --latency clock",
+            "nothing",
+        ] {
+            assert!(command(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn options_that_mean_nothing_together_are_refused() {
+        for wrong in [
+            "ingest --spawn --calls 3",
+            "ingest --spawn --latency round-trip",
+            "replay --spawn --size 1,2",
+            "media --url ws://h --keys k --drivers uring",
+            "media --url ws://h --keys k --transports ws",
+            "media --url ws://h --keys k --side near",
+            "media --url ws://h --keys k --side far --until-p99 2",
+            "media --spawn --until-p99 0",
+            "media --spawn --seconds 0",
+        ] {
+            let args = parse(wrong).expect(wrong);
+            assert!(matches!(args.check(), Err(Error::Usage(_))), "{wrong}");
+        }
+        for right in [
+            "media --spawn --until-p99 2 --transports ws --drivers epoll,uring",
+            "media --url ws://h --keys k --side near --latency round-trip",
+            "fanout --spawn --drivers epoll --size 100",
+            "all --spawn --replay-mb 20",
+        ] {
+            assert!(parse(right).expect(right).check().is_ok(), "{right}");
+        }
+    }
+
+    #[test]
+    fn the_reference_settings_are_those_untouched() {
+        assert!(parse("media --spawn").expect("arguments").is_reference());
+        for other in [
+            "--calls 80",
+            "--size 160",
+            "--frames 50",
+            "--participants 5",
+            "--window 2",
+        ] {
+            let line = format!("media --spawn {other}");
+            assert!(!parse(&line).expect("arguments").is_reference(), "{line}");
+        }
     }
 }

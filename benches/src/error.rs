@@ -41,9 +41,32 @@ pub enum Error {
     /// One of the scenarios.
     #[error("{0:?} failed: {1}")]
     Scenario(Scenario, Box<Error>),
+    /// What `compare` found.
+    #[error("{0} figure(s) are worse")]
+    Worse(usize),
     /// The spawned relay did not come up.
     #[error("the spawned relay did not start: {0}")]
     Spawn(String),
+}
+
+impl Error {
+    /// What a scenario failed with.
+    pub fn cause(&self) -> &Self {
+        match self {
+            Error::Scenario(_, error) => error.cause(),
+            error => error,
+        }
+    }
+
+    /// Why the spawned relay does not run on the driver it was given: the line of its log that names the setting.
+    pub(crate) fn about_driver(&self) -> Option<&str> {
+        let Error::Spawn(said) = self else {
+            return None;
+        };
+        said.lines()
+            .rev()
+            .find(|line| line.contains(crate::spawn::DRIVER))
+    }
 }
 
 fn name(code: Code) -> String {

@@ -3,6 +3,7 @@
 use crate::error::Error;
 use crate::inflight::Latencies;
 use crate::process::{self, CpuMark, CpuTime, Process};
+use crate::report::{Saturation, Settings};
 use std::time::{Duration, Instant};
 
 /// An open measured window.
@@ -44,6 +45,7 @@ impl<'a> Window<'a> {
             generator_waited_ns: generator.waited_ns.saturating_sub(self.generator.waited_ns),
             load_average: process::load_average(),
             latencies,
+            is_round_trip: false,
             extra: Vec::new(),
         };
         if let Some((process, mark, switches)) = self.server {
@@ -53,6 +55,16 @@ impl<'a> Window<'a> {
         Ok(run)
     }
 }
+
+/// Quantiles that have a figure, and its name: of a latency, of a round trip, of half a round trip.
+const QUANTILES: [f64; 3] = [0.5, 0.99, 0.999];
+const ONE_WAY_FIGURES: [&str; 3] = ["p50_ms", "p99_ms", "p999_ms"];
+const ROUND_TRIP_FIGURES: [&str; 3] = ["round_trip_p50_ms", "round_trip_p99_ms", "round_trip_p999_ms"];
+const HALF_FIGURES: [&str; 3] = [
+    "half_round_trip_p50_ms",
+    "half_round_trip_p99_ms",
+    "half_round_trip_p999_ms",
+];
 
 /// One measured run.
 #[derive(Debug)]
@@ -67,6 +79,8 @@ pub(crate) struct Run {
     pub(crate) generator_waited_ns: u64,
     pub(crate) load_average: Option<f64>,
     pub(crate) latencies: Latencies,
+    /// Whether the latencies are there and back.
+    pub(crate) is_round_trip: bool,
     /// Figures only this scenario has.
     pub(crate) extra: Vec<(&'static str, f64)>,
 }
@@ -120,9 +134,18 @@ impl Run {
         ];
         let mut put = |name, value: Option<f64>| figures.extend(value.map(|value| (name, value)));
         put("cpu_ms_per_1000", self.cpu_ms());
-        put("p50_ms", self.latency_ms(0.5));
-        put("p99_ms", self.latency_ms(0.99));
-        put("p999_ms", self.latency_ms(0.999));
+        for (place, quantile) in QUANTILES.into_iter().enumerate() {
+            let Some(ms) = self.latency_ms(quantile) else {
+                continue;
+            };
+            if self.is_round_trip {
+                figures.push((ROUND_TRIP_FIGURES[place], ms));
+                figures.push((HALF_FIGURES[place], ms / 2.0));
+            } else {
+                figures.push((ONE_WAY_FIGURES[place], ms));
+            }
+        }
+        let mut put = |name, value: Option<f64>| figures.extend(value.map(|value| (name, value)));
         if let Some(server) = self.server {
             put(
                 "server_cores",
@@ -157,12 +180,32 @@ impl Run {
 pub(crate) struct Row {
     /// Stable name, by which targets and baselines refer to it.
     pub(crate) name: &'static str,
+    /// What tells it from other rows of that name, and what it shares with its baseline.
+    pub(crate) settings: Settings,
     /// What an operation is, and the settings.
     pub(crate) what: String,
     pub(crate) runs: Vec<Run>,
+    /// How the load was found, where it was searched for.
+    pub(crate) saturation: Option<Saturation>,
 }
 
 impl Row {
+    /// One without settings.
+    pub(crate) fn new(name: &'static str, what: String, runs: Vec<Run>) -> Self {
+        Self {
+            name,
+            settings: Settings::new(),
+            what,
+            runs,
+            saturation: None,
+        }
+    }
+
+    /// Whether it was measured without a relay.
+    pub(crate) fn is_baseline(&self) -> bool {
+        self.name.starts_with("raw-")
+    }
+
     /// The median over the runs of a figure, by the name [`Run::figures`] gives it.
     pub(crate) fn median(&self, figure: &str) -> Option<f64> {
         median(self.runs.iter().filter_map(|run| {
@@ -207,6 +250,7 @@ mod tests {
             generator_waited_ns: 0,
             load_average: None,
             latencies: crate::inflight::latencies(),
+            is_round_trip: false,
             extra: vec![("rounds", ops as f64)],
         }
     }
@@ -232,15 +276,33 @@ mod tests {
 
     #[test]
     fn a_row_is_the_median_of_its_runs() {
-        let row = Row {
-            name: "x",
-            what: String::new(),
-            runs: vec![run(1000, 1_000_000), run(1000, 9_000_000), run(2000, 4_000_000)],
-        };
+        let runs = vec![run(1000, 1_000_000), run(1000, 9_000_000), run(2000, 4_000_000)];
+        let row = Row::new("x", String::new(), runs);
         assert_eq!(row.median("cpu_ms_per_1000"), Some(2.0));
         assert_eq!(row.median("rounds"), Some(1000.0));
         assert_eq!(row.median("p99_ms"), None);
         assert!(row.medians().iter().any(|(name, _)| *name == "rate_per_s"));
+    }
+
+    #[test]
+    fn half_a_round_trip_is_never_called_a_latency() {
+        let mut run = run(1, 1);
+        crate::inflight::record(&mut run.latencies, 3_000_000, 1);
+        run.is_round_trip = true;
+        let names: Vec<&str> = run.figures().iter().map(|(name, _)| *name).collect();
+        assert!(
+            ONE_WAY_FIGURES.iter().all(|name| !names.contains(name)),
+            "{names:?}"
+        );
+        let row = Row::new("x", String::new(), vec![run]);
+        let (whole, half) = (
+            row.median("round_trip_p99_ms"),
+            row.median("half_round_trip_p99_ms"),
+        );
+        assert!(
+            whole > Some(2.9) && half == whole.map(|ms| ms / 2.0),
+            "{whole:?}, {half:?}"
+        );
     }
 
     #[test]

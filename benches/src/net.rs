@@ -144,6 +144,13 @@ impl Net {
         Ok(())
     }
 
+    /// Sends one frame, outside of a read.
+    pub(crate) fn send(&mut self, number: usize, frame: &[u8]) -> Result<(), Error> {
+        let conn = &mut self.conns[number];
+        wsframe::put_message(frame, &mut conn.out);
+        conn.flush()
+    }
+
     /// Asks the load what this connection is to send now, outside of a read.
     pub(crate) fn nudge(&mut self, number: usize, load: &mut impl Load) -> Result<(), Error> {
         let now_ns = self.now_ns();

@@ -2,10 +2,12 @@
 
 use crate::args::BenchArgs;
 use crate::error::{Doing, Error};
+use crate::workspace::random;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
@@ -17,6 +19,9 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes of its log shown when it does not come up.
 const LOG_TAIL_BYTES: usize = 2000;
 
+/// The setting that chooses what a relay's shards run on.
+pub(crate) const DRIVER: &str = "DROVER_IO";
+
 const LINK_PREFIX: &str = "weald:   invite link";
 const CODE_PREFIX: &str = "weald:   invite code";
 
@@ -25,9 +30,13 @@ pub(crate) struct Relay {
     child: Child,
     /// Its program, with the environment it was started in.
     command: Command,
-    _dir: TempDir,
+    dir: TempDir,
+    /// Where it listens, as it was told.
+    address: String,
     /// Where its private listener is.
-    private: String,
+    pub(crate) private: String,
+    /// What the listener tells more for.
+    token: String,
     /// Where it listens.
     pub(crate) url: String,
     /// Its bootstrap invite, as printed.
@@ -51,12 +60,14 @@ impl Relay {
         let log = File::create(dir.path().join("stderr")).doing("make the relay's log")?;
         let address = free_address()?;
         let private = free_address()?;
+        let token: String = random::<16>().iter().map(|byte| format!("{byte:02x}")).collect();
         let mut command = Command::new(program);
         command
             .arg("serve")
             .envs([
                 ("WEALD_RELAY_LISTEN", &*address),
                 ("WEALD_RELAY_OBSERVABILITY_LISTEN", &*private),
+                ("WEALD_RELAY_OPERATOR_TOKEN", &*token),
                 ("WEALD_RELAY_SEND_FRAMES_PER_MINUTE", "1000000000"),
                 ("WEALD_RELAY_SEND_BYTES_PER_MINUTE", "1000000000000"),
                 ("WEALD_RELAY_GROUP_INGRESS_BYTES_PER_MINUTE", "0"),
@@ -88,17 +99,19 @@ impl Relay {
             child,
             command: again,
             private,
+            token,
             url: format!("{}://{address}/relay", if tls { "wss" } else { "ws" }),
             invite: String::new(),
             code: String::new(),
-            _dir: dir,
+            dir,
+            address,
         };
         let deadline = Instant::now() + START_TIMEOUT;
         relay
             .read_banner(&lines, deadline)
-            .and_then(|()| wait_for_listener(&address, deadline))
+            .and_then(|()| wait_for_listener(&relay.address, deadline))
             .map_err(|what| {
-                Error::Spawn(format!("{what}\n{}", log_tail(&relay._dir.path().join("stderr"))))
+                Error::Spawn(format!("{what}\n{}", log_tail(&relay.dir.path().join("stderr"))))
             })?;
         Ok(relay)
     }
@@ -116,23 +129,44 @@ impl Relay {
             .ok_or_else(|| Error::Spawn(String::from_utf8_lossy(&minted.stderr).into_owned()))
     }
 
+    /// Kills it and starts it again on the same data and addresses.
+    pub(crate) fn restart(&mut self) -> Result<(), Error> {
+        self.child.kill().doing("kill the relay")?;
+        self.child.wait().doing("wait for the relay")?;
+        let log = File::create(self.dir.path().join("stderr")).doing("make the relay's log")?;
+        let mut command = Command::new(self.command.get_program());
+        let environment = self.command.get_envs();
+        command
+            .arg("serve")
+            .envs(environment.filter_map(|(name, value)| Some((name, value?))))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        self.child = command.spawn().doing("spawn the relay")?;
+        wait_for_listener(&self.address, Instant::now() + START_TIMEOUT)
+            .map_err(|what| Error::Spawn(format!("{what}\n{}", log_tail(&self.dir.path().join("stderr")))))
+    }
+
+    /// The segments of its log.
+    pub(crate) fn segments(&self) -> Result<BTreeSet<PathBuf>, Error> {
+        let folder = self.dir.path().join("data/store/log");
+        let entries = fs::read_dir(folder).doing("list the relay's segments")?;
+        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        Ok(paths
+            .filter(|path| path.extension().is_some_and(|e| e == "seg"))
+            .collect())
+    }
+
     /// Its process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its /metrics page, if it has one.
-    pub(crate) fn metrics(&self) -> Option<String> {
-        let mut stream = TcpStream::connect(&self.private).ok()?;
-        stream.set_read_timeout(Some(START_TIMEOUT)).ok()?;
-        let request = format!(
-            "GET /metrics HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
-            self.private
-        );
-        stream.write_all(request.as_bytes()).ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
-        answer.starts_with("HTTP/1.1 200").then_some(answer)
+    /// What its shards run on, if it says so.
+    pub(crate) fn driver(&self) -> Option<String> {
+        let ready = private_page(&self.private, "/readyz", Some(&self.token))?;
+        let ready: serde_json::Value = serde_json::from_str(&ready).ok()?;
+        Some(ready["io_driver"].as_str()?.to_owned())
     }
 
     fn read_banner(&mut self, lines: &Receiver<String>, deadline: Instant) -> Result<(), &'static str> {
@@ -157,6 +191,19 @@ impl Drop for Relay {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A page of a relay's private listener, if it has it.
+pub(crate) fn private_page(address: &str, path: &str, bearer: Option<&str>) -> Option<String> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(START_TIMEOUT)).ok()?;
+    let bearer = bearer.map_or_else(String::new, |token| format!("Authorization: Bearer {token}\r\n"));
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n{bearer}Connection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, page) = answer.split_once("\r\n\r\n")?;
+    head.starts_with("HTTP/1.1 200").then(|| page.to_owned())
 }
 
 /// Lines of the child's standard output. Read to the end, so that it never blocks on a full pipe.

@@ -39,6 +39,7 @@
 //! | [`payload`] | what is inside an envelope: author chains, attestation. Relays never see it |
 //! | [`identity`], [`url`], [`tls`], [`clock`] | keys, addresses, certificates, clocks |
 //! | [`raw`] | a socket without a session, for tools that send what no client would |
+//! | `bare` | the session without a socket; feature `bare` |
 //! | [`recon`], [`backoff`] | the pure parts, for other drivers |
 //! | [`limits`] | every ceiling and its reason |
 //!
@@ -48,6 +49,8 @@
 
 pub mod access;
 pub mod backoff;
+#[cfg(feature = "bare")]
+pub mod bare;
 pub mod call;
 pub mod client;
 pub mod clock;

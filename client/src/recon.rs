@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use drover_wire::id::Hash;
-use drover_wire::recon::{self, Item, Mode, Range};
+use drover_wire::recon::{self, Item, Mode, OPEN_END, Range};
 
 use crate::limits::RECON_ROUNDS_MAX;
 
@@ -69,7 +69,10 @@ impl Reconciler {
                 mode: Mode::Skip,
             });
         }
-        ranges.extend(recon::opening(self.above_floor(items)));
+        // Above the last cursor there is nothing to tell: the range that is skipped is the last.
+        if self.floor < OPEN_END {
+            ranges.extend(recon::opening(self.above_floor(items)));
+        }
         encode(&ranges)
     }
 
@@ -160,6 +163,17 @@ mod tests {
 
     fn list(set: &BTreeSet<Item>) -> Vec<Item> {
         set.iter().copied().collect()
+    }
+
+    /// A floor above every cursor leaves one range, which is skipped: two with one bound would be refused.
+    #[test]
+    fn nothing_is_told_above_the_last_cursor() {
+        let payload = Reconciler::new(OPEN_END).open(&list(&set([1, 2])));
+        let skipped = Range {
+            upper: OPEN_END,
+            mode: Mode::Skip,
+        };
+        assert_eq!(recon::decode(&payload), Ok(vec![skipped]));
     }
 
     /// A relay that pushes at most `batch` envelopes a round; returns the rounds and how many were sent.

@@ -1,6 +1,7 @@
 //! Where a relay is: `ws://host[:port][/path]` or `wss://…`.
 
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::str::FromStr;
 
 use crate::error::Error;
@@ -84,7 +85,17 @@ impl FromStr for RelayUrl {
             None => 80,
         };
         let visible = |text: &str| text.bytes().all(|b| b.is_ascii_graphic());
-        if host.is_empty() || host.contains(['@', '?', '#']) || !visible(host) {
+        // An address may name its zone: fe80::1%eth0.
+        let is_literal = host
+            .split('%')
+            .next()
+            .is_some_and(|ip| ip.parse::<Ipv6Addr>().is_ok());
+        let in_brackets = authority.starts_with('[');
+        if in_brackets != is_literal
+            || host.is_empty()
+            || host.contains(['@', '?', '#', '[', ']'])
+            || !visible(host)
+        {
             return Err(Error::Invalid("relay URL has no proper host"));
         }
         if path.contains('#') || !visible(&path) {
@@ -124,6 +135,7 @@ mod tests {
             ("ws://relay.example/other", "ws://relay.example:80/other"),
             ("ws://[::1]:9/relay", "ws://[::1]:9/relay"),
             ("wss://[fe80::1]", "wss://[fe80::1]:443/relay"),
+            ("ws://[fe80::1%eth0]", "ws://[fe80::1%eth0]:80/relay"),
         ] {
             let url: RelayUrl = text.parse().expect(text);
             assert_eq!(url.to_string(), full);
@@ -140,6 +152,9 @@ mod tests {
             "ws://a:b",
             "ws://u@a",
             "ws://[::1",
+            "ws://[[1]:343",
+            "ws://[1]",
+            "ws://a]",
             "ws://a b",
             "ws://a/#f",
         ] {

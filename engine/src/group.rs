@@ -16,6 +16,8 @@ pub(crate) struct Index {
     /// Ascending; the first `durable` of them are committed.
     items: Vec<Item>,
     by_id: HashTable<u32>,
+    /// With so many items `by_id` gets more room.
+    grow_at: usize,
     durable: usize,
     first_seq: u64,
     /// Keeps clients from choosing which ids share a bucket.
@@ -28,10 +30,12 @@ impl Index {
         let mut index = Self {
             items: Vec::with_capacity(entries.len()),
             by_id: HashTable::with_capacity(entries.len()),
+            grow_at: 0,
             durable: 0,
             first_seq,
             secret,
         };
+        index.grow_at = index.by_id.capacity();
         for entry in entries {
             index.push(entry.seq, &entry.id);
         }
@@ -66,12 +70,32 @@ impl Index {
             self.items.last().is_none_or(|last| item_seq(last) < seq),
             "numbers rise"
         );
+        self.make_room(id.0[31]);
         let at = self.items.len() as u32;
         self.items.push(item(seq, id));
         let (items, secret) = (&self.items, self.secret);
         self.by_id.insert_unique(Self::hash(secret, &id.0), at, |&at| {
             Self::hash(secret, &items[at as usize][8..])
         });
+    }
+
+    /// Sees to it that one more fits. Groups of a shard may grow side by side; if each got more room when it has none, at
+    /// the same size as all others, all of them would in one moment, and everybody would wait for that. `dice` decides
+    /// when, and how much.
+    fn make_room(&mut self, dice: u8) {
+        let length = self.items.len();
+        if length == self.items.capacity() {
+            let more = length / 2 + length * usize::from(dice) / 512;
+            self.items.reserve_exact(more.max(4));
+        }
+        if length >= self.grow_at {
+            let (items, secret) = (&self.items, self.secret);
+            let beyond = (self.by_id.capacity() + 1).saturating_sub(length);
+            self.by_id
+                .reserve(beyond, |&at| Self::hash(secret, &items[at as usize][8..]));
+            let room = self.by_id.capacity();
+            self.grow_at = room - room * usize::from(dice) / 768;
+        }
     }
 
     /// The next `count` records are durable.
@@ -98,6 +122,7 @@ impl Index {
         let (items, secret) = (&self.items, self.secret);
         let hash = |&at: &u32| Self::hash(secret, &items[at as usize][8..]);
         self.by_id = HashTable::with_capacity(items.len());
+        self.grow_at = self.by_id.capacity();
         for at in 0..items.len() as u32 {
             self.by_id.insert_unique(hash(&at), at, hash);
         }

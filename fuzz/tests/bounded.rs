@@ -86,4 +86,4 @@ macro_rules! tests {
     };
 }
 
-tests! { frame map_frame envelope access recon exchange join invite blob drop payload chain text websocket http session store config }
+tests! { frame map_frame envelope access recon exchange join invite blob drop payload chain text websocket http session client store config }

@@ -13,8 +13,13 @@
 //! | [`handshaker`] | publishes handshakes |
 //! | [`live`] | sends LIVE |
 //! | [`keeper`] | keeps retention chains and DROPs |
+//! | [`caller`] | joins and leaves calls, and talks in them |
+//! | [`stocker`] | publishes key packages, and takes those of others |
+//! | [`wrapper`] | stores recovery wraps |
+//! | [`sleeper`] | registers to be woken, and sleeps |
 
 pub mod admin;
+pub mod caller;
 pub mod founder;
 pub mod handshaker;
 pub mod joiner;
@@ -24,7 +29,10 @@ pub mod reconciler;
 pub mod recovery;
 pub mod sender;
 mod session;
+pub mod sleeper;
+pub mod stocker;
 pub mod subscriber;
+pub mod wrapper;
 
 pub use session::{Held, SOURCES, Session, State};
 
@@ -55,6 +63,12 @@ pub enum Ask {
     Policy(GroupId),
     /// A DROP.
     Drop(GroupId),
+    /// Key packages, there or back.
+    Keys,
+    /// A recovery wrap.
+    Wrap,
+    /// A registration to be woken, or its end.
+    Wake,
 }
 
 /// Something a session tells its kinds.

@@ -1,7 +1,7 @@
 //! `drover-sim`: runs one seed with its trace, or many.
 
 use clap::Parser;
-use drover_sim::plan::{Fault, Seed};
+use drover_sim::plan::{Fault, Feature, Seed};
 use drover_sim::report::{self, Hire};
 use drover_sim::sabotage;
 use std::ops::Range;
@@ -36,6 +36,9 @@ struct Arguments {
     /// Faults that never happen.
     #[arg(long, value_delimiter = ',')]
     without: Vec<Fault>,
+    /// Features that no world has.
+    #[arg(long, value_delimiter = ',')]
+    lacks: Vec<Feature>,
     /// Somebody breaks the rules, to see it found.
     #[arg(long)]
     saboteur: Option<String>,
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         workspaces: arguments.workspaces,
         shards: arguments.shards,
         without: arguments.without.iter().copied().collect(),
+        lacks: arguments.lacks.iter().copied().collect(),
     };
     match arguments.seeds {
         Some(seeds) => many(seeds, arguments.threads, &seed, hire),

@@ -6,17 +6,29 @@
 //! | 1: an acknowledged SEND survives, a duplicate gets its first seq | [`Model::acknowledged`], [`Model::reconciled`], [`Model::missing`] |
 //! | 2: seq rises, handshakes are dense | [`Model::number`], [`Subscription`] |
 //! | 3: nothing to or from a removed device | [`Model::leaves`], [`Model::taken`], [`Model::number`] |
+//! | 4: no class of frames starves another | [`Calls`] |
 //! | 5: what is bounded stays in its bound | [`Model::queued`] |
 //! | 6: everything after the cursor, or a notice | [`Subscription`] |
 //! | 7: nothing in the log that identifies | [`Model::logged`] |
+//! | a key package is handed out once (07 A3) | [`Shelves`] |
+//! | a recovery wrap never goes back (07 B2) | [`Wraps`] |
+//! | who sleeps is woken, and nobody else (12 §5) | [`Wakes`] |
 //!
-//! 4 and 8 need media and several nodes, which do not exist yet.
+//! 8 needs several nodes, which do not exist yet.
 
 mod access;
+mod calls;
+mod shelves;
 mod subscription;
+mod wakes;
+mod wraps;
 
 pub use access::Access;
+pub use calls::{Calls, Counts, stream};
+pub use shelves::Shelves;
 pub use subscription::Subscription;
+pub use wakes::{Row, Wakes};
+pub use wraps::Wraps;
 
 use crate::client::SOURCES;
 use crate::codes::{CODE, realm};
@@ -25,6 +37,7 @@ use crate::store::{Image, SimStore};
 use drover_engine::outbox::{COST_MAX, MESSAGES_MAX, Outbox};
 use drover_storage::log::{StreamId, StreamKind};
 use drover_wire::drop::Request as DropRequest;
+use drover_wire::envelope::Envelope;
 use drover_wire::id::{GroupId, Hash, PublicKey};
 use drover_wire::join;
 use std::collections::{BTreeMap, BTreeSet};
@@ -83,12 +96,20 @@ pub struct Model {
     pub beats: BTreeSet<(GroupId, Vec<u8>)>,
     /// Envelopes acknowledged.
     pub acks: u64,
+    /// Who hears whom.
+    pub calls: Calls,
+    /// Who was given which key packages.
+    pub shelves: Shelves,
+    /// What lies in which slot.
+    pub wraps: Wraps,
+    /// Who asked to be woken.
+    pub wakes: Wakes,
     /// What no line of the log may hold.
     secrets: Vec<String>,
 }
 
 impl Model {
-    pub(crate) fn new(store: Arc<SimStore>, workspaces: usize) -> Self {
+    pub(crate) fn new(store: Arc<SimStore>, workspaces: usize, calls_max: usize) -> Self {
         Self {
             store,
             violation: None,
@@ -96,6 +117,10 @@ impl Model {
             access: (0..workspaces).map(|_| Access::default()).collect(),
             beats: BTreeSet::new(),
             acks: 0,
+            calls: Calls::new(calls_max),
+            shelves: Shelves::default(),
+            wraps: Wraps::default(),
+            wakes: Wakes::default(),
             secrets: vec![CODE.to_owned(), SOURCES.to_owned()],
         }
     }
@@ -116,6 +141,13 @@ impl Model {
     pub fn fail(&mut self, rule: &'static str, what: impl FnOnce() -> String) {
         if self.violation.is_none() {
             self.violation = Some(Violation { rule, what: what() });
+        }
+    }
+
+    /// A rule of another part of the model is broken.
+    pub(crate) fn judge(&mut self, judged: Result<(), Violation>) {
+        if let Err(violation) = judged {
+            self.violation.get_or_insert(violation);
         }
     }
 
@@ -150,6 +182,18 @@ impl Model {
         if !entitled {
             self.fail("nothing from a removed device", || {
                 format!("{stream:?} {seq}: {id:?} came from nobody who might write")
+            });
+        }
+    }
+
+    /// An envelope came to somebody, in either form: it is the one that is stored, to the last field.
+    pub fn same(&mut self, envelope: &Envelope<'_>) {
+        let stream = envelopes(envelope.group);
+        let bytes = self.on_disk(|disk| disk.record(stream, envelope.seq).map(|r| r.bytes.clone()));
+        let stored = bytes.as_deref().and_then(|bytes| Envelope::decode(bytes).ok());
+        if let Some(stored) = stored.filter(|stored| stored != envelope) {
+            self.fail("an envelope is the same in either form", || {
+                format!("{stored:?} is stored, {envelope:?} came")
             });
         }
     }
@@ -318,12 +362,20 @@ impl Model {
                 .map(|(seq, record)| (record.id, seq))
                 .collect()
         });
-        if stored != *held {
-            let lacks: Vec<_> = stored.iter().filter(|(id, _)| !held.contains_key(*id)).collect();
-            let more: Vec<_> = held.iter().filter(|(id, _)| !stored.contains_key(*id)).collect();
-            self.fail("every reader holds the acknowledged set", || {
-                format!("{who}, {group:?}: lacks {lacks:?}, has besides {more:?}")
-            });
+        let lacks: Vec<_> = stored.iter().filter(|(id, _)| !held.contains_key(*id)).collect();
+        let more: Vec<_> = held.iter().filter(|(id, _)| !stored.contains_key(*id)).collect();
+        // What was dropped and sent again has another number, which RECON does not tell those who hold it still.
+        let doomed = self.streams.get(&envelopes(group)).map(|known| &known.doomed);
+        let renumbered = |id: &Hash| doomed.is_some_and(|doomed| doomed.contains(id));
+        let other = stored.iter().find(|(id, seq)| {
+            let known = held.get(*id);
+            known.is_some_and(|known| known != *seq) && !renumbered(id)
+        });
+        if !lacks.is_empty() || !more.is_empty() || other.is_some() {
+            let what = format!(
+                "{who}, {group:?}: lacks {lacks:?}, has besides {more:?}, numbers otherwise {other:?}"
+            );
+            self.fail("every reader holds the acknowledged set", || what);
         }
     }
 }

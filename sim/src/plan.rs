@@ -90,6 +90,63 @@ impl FromStr for Fault {
     }
 }
 
+/// What some worlds have and others lack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Feature {
+    /// CALL and MEDIA.
+    Calls,
+    /// KEYS.
+    Keys,
+    /// WRAP.
+    Wraps,
+    /// WAKE, with push on.
+    Wakes,
+    /// Clients that speak the map form.
+    Maps,
+}
+
+impl Feature {
+    /// All of them.
+    pub const ALL: [Feature; 5] = [
+        Feature::Calls,
+        Feature::Keys,
+        Feature::Wraps,
+        Feature::Wakes,
+        Feature::Maps,
+    ];
+
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Feature::Calls => "calls",
+            Feature::Keys => "keys",
+            Feature::Wraps => "wraps",
+            Feature::Wakes => "wakes",
+            Feature::Maps => "maps",
+        }
+    }
+
+    /// How many worlds have it.
+    const fn share(self) -> f64 {
+        match self {
+            Feature::Calls => 0.6,
+            Feature::Keys | Feature::Wraps | Feature::Wakes | Feature::Maps => 0.4,
+        }
+    }
+}
+
+impl FromStr for Feature {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Feature::ALL.into_iter().find(|feature| feature.name() == name);
+        found.ok_or_else(|| {
+            let names = Feature::ALL.map(Feature::name).join(", ");
+            format!("nothing is called {name}; there are {names}")
+        })
+    }
+}
+
 /// A seed, and what is held down of what it would draw.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seed {
@@ -105,6 +162,8 @@ pub struct Seed {
     pub shards: Option<usize>,
     /// Faults that never happen.
     pub without: BTreeSet<Fault>,
+    /// Features its world lacks.
+    pub lacks: BTreeSet<Feature>,
 }
 
 impl Seed {
@@ -133,6 +192,10 @@ impl fmt::Display for Seed {
         if !self.without.is_empty() {
             let names: Vec<_> = self.without.iter().map(|fault| fault.name()).collect();
             write!(f, " --without {}", names.join(","))?;
+        }
+        if !self.lacks.is_empty() {
+            let names: Vec<_> = self.lacks.iter().map(|feature| feature.name()).collect();
+            write!(f, " --lacks {}", names.join(","))?;
         }
         Ok(())
     }
@@ -163,6 +226,11 @@ pub struct Plan {
     pub ct_bytes: usize,
     /// Bytes of group indexes kept in memory: small, and they are read again and again.
     pub index_bytes: usize,
+    /// Calls there may be at a time.
+    pub calls_max: usize,
+    /// The longest audio.
+    pub audio_bytes: usize,
+    features: BTreeSet<Feature>,
     probabilities: [f64; Fault::ALL.len()],
 }
 
@@ -198,6 +266,12 @@ impl Plan {
                 *probability = drawn;
             }
         }
+        let calls_max = dice.between(1, 8) as usize;
+        let audio_bytes = if dice.chance(0.3) { 1_501 } else { 80 };
+        let features = Feature::ALL
+            .into_iter()
+            .filter(|feature| dice.chance(feature.share()) && !seed.lacks.contains(feature))
+            .collect();
         Self {
             seed: seed.clone(),
             shards,
@@ -210,8 +284,16 @@ impl Plan {
             burst,
             ct_bytes,
             index_bytes,
+            calls_max,
+            audio_bytes,
+            features,
             probabilities,
         }
+    }
+
+    /// Whether its world has this.
+    pub fn has(&self, feature: Feature) -> bool {
+        self.features.contains(&feature)
     }
 
     /// How likely a fault is at each occasion.

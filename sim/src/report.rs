@@ -1,7 +1,7 @@
 //! Many seeds at once, and what is said of one that failed: the smallest world that fails alike, and its trace.
 
 use crate::coverage::Coverage;
-use crate::plan::{Fault, Seed};
+use crate::plan::{Fault, Feature, Seed};
 use crate::sabotage::Saboteur;
 use crate::world::{Summary, World};
 use crate::{Plan, model::Violation};
@@ -106,6 +106,15 @@ pub fn shrink(seed: &Seed, rule: &str, hire: Option<Hire>) -> Seed {
             if plan.probability(fault) > 0.0 || !smallest.without.contains(&fault) {
                 let mut candidate = smallest.clone();
                 candidate.without.insert(fault);
+                if let Some(found) = fails(&candidate) {
+                    smallest = found;
+                }
+            }
+        }
+        for feature in Feature::ALL {
+            if Plan::draw(&smallest).has(feature) {
+                let mut candidate = smallest.clone();
+                candidate.lacks.insert(feature);
                 if let Some(found) = fails(&candidate) {
                     smallest = found;
                 }

@@ -1,14 +1,19 @@
 //! Saboteurs: what goes wrong here, nobody may do, and the simulator has to find it. Each sits on a border of the
-//! engine; each is one file. A new one is a file and a line in [`ALL`], and `tests/sabotage.rs` has to see it found.
+//! engine; each is one file. A new one is a file and a line in [`ALL`], and `tests/sim.rs` has to see it found.
 
 mod store;
 
+mod audio_in_line;
 mod both_numbers;
 mod deaf_to_eviction;
 mod dropped_push;
 mod lost_notice;
+mod nothing_shed;
 mod overtaking;
+mod revoked_ear;
+mod second_hand;
 mod skipped_item;
+mod sound_sleep;
 mod talkative;
 
 use crate::dice::Dice;
@@ -18,6 +23,7 @@ use crate::world::{Line, messages};
 use bytes::Bytes;
 use drover_engine::effects::{CloseHow, Stores};
 use drover_engine::outbox::{Outbound, cost};
+use drover_engine::wake::Wake;
 use drover_wire::ws;
 
 /// One way to break the rules.
@@ -39,10 +45,33 @@ pub trait Saboteur {
         vec![(line, run)]
     }
 
+    /// The engine queues a MEDIA message for a connection; for whom it is queued instead, and how.
+    fn speaks(&mut self, line: Line, _message: &Bytes) -> Vec<(Line, Way)> {
+        vec![(line, Way::Lane)]
+    }
+
+    /// The moment by which audio that waits is old, in the place of this one.
+    fn ages(&mut self, mono_ms: u64) -> u64 {
+        mono_ms
+    }
+
+    /// The engine has devices woken; those that are.
+    fn wakes(&mut self, wakes: Vec<Wake>) -> Vec<Wake> {
+        wakes
+    }
+
     /// The engine ends a connection; whether it ends.
     fn closes(&mut self, _line: Line, _how: CloseHow) -> bool {
         true
     }
+}
+
+/// How MEDIA waits.
+pub enum Way {
+    /// In its own lane.
+    Lane,
+    /// With what is durable: as this run.
+    Behind(Outbound),
 }
 
 /// All of them, by the names the command line knows.
@@ -69,6 +98,16 @@ pub const ALL: &[(&str, Hire)] = &[
     ("lost-notice", || Box::<lost_notice::LostNotice>::default()),
     // One that skips an item of a RECON answer.
     ("skipped-item", || Box::<skipped_item::SkippedItem>::default()),
+    // One that lets a removed device listen to its calls.
+    ("revoked-ear", || Box::<revoked_ear::RevokedEar>::default()),
+    // One that queues audio with everything else.
+    ("audio-in-line", || Box::<audio_in_line::AudioInLine>::default()),
+    // One that keeps every frame of a stream, however old.
+    ("nothing-shed", || Box::<nothing_shed::NothingShed>::default()),
+    // One that hands key packages out twice.
+    ("second-hand", || Box::<second_hand::SecondHand>::default()),
+    // One whose calls wake nobody.
+    ("sound-sleep", || Box::<sound_sleep::SoundSleep>::default()),
     // One that logs what nobody may read.
     ("talkative", || Box::<talkative::Talkative>::default()),
 ];

@@ -14,16 +14,18 @@ mod view;
 
 pub use agenda::Happening;
 pub use clock::EPOCH_MS;
+pub(crate) use net::is_media;
 pub use net::{Line, messages};
 pub use outside::{Outside, tag_of};
 
 use crate::client::{Client, State};
 use crate::coverage::Coverage;
-use crate::plan::{Fault, Plan};
+use crate::plan::{Fault, Feature, Plan};
 use crate::sabotage::Saboteur;
 use crate::world::net::{Input, Output, Phase};
 use crate::world::outside::Letter;
 use crate::world::view::View;
+use drover_engine::config::Push;
 use drover_engine::metrics::Metrics;
 use drover_engine::shard::Challenges;
 use drover_engine::{Config, Directory, Event, Flow, Peer, Shard};
@@ -85,6 +87,11 @@ impl World {
             shards: plan.shards,
             index_bytes_max: plan.index_bytes,
             live_frames_per_minute: 100_000,
+            max_concurrent_calls: Some(plan.calls_max),
+            push: plan.has(Feature::Wakes).then(|| Push {
+                register_url: "https://ringer.example/v1/handles".into(),
+                coalesce_ms: 2_000,
+            }),
             ..Config::default()
         });
         let mut out = Outside::new(plan, saboteur, with_text);
@@ -117,6 +124,11 @@ impl World {
 
     fn finish(mut self) -> Summary {
         self.out.count_shards();
+        for (what, times) in self.out.model.calls.tally() {
+            self.out.coverage.add(what, times);
+        }
+        let handed = self.out.model.shelves.handed;
+        self.out.coverage.add("key packages handed out", handed);
         self.out.coverage.add("happenings", self.happened);
         self.out.coverage.add("acknowledgements", self.out.model.acks);
         Summary {
@@ -154,6 +166,9 @@ impl World {
             for line in crate::log::lines() {
                 self.out.coverage.add("log lines", 1);
                 self.out.model.logged(&line);
+            }
+            if let Some(broken) = self.out.model.calls.broken() {
+                self.out.model.fail(broken.rule, || broken.what);
             }
             for complaint in self.out.store.complaints() {
                 self.out.model.fail("the store's rules are kept", || complaint);
@@ -296,6 +311,7 @@ impl World {
                     .fail("the store opens", || "the directory can't be read".to_owned());
             }
         };
+        self.out.directory = Some(directory.clone());
         let challenges = Arc::new(Challenges::with_secret(self.out.dice.bytes()));
         self.shards = (0..self.config.shards)
             .map(|index| {
@@ -401,6 +417,15 @@ impl World {
         if !std::mem::replace(&mut self.clients[client].acts_due, true) {
             let at = self.out.now_us() + pause_us;
             self.out.agenda.add(at, Happening::Acts(client));
+        }
+    }
+
+    /// The ringer has rung: whoever sleeps dials.
+    fn wakes_up(&mut self, client: usize) {
+        let session = &mut self.clients[client].session;
+        if session.state == State::Down {
+            session.retry_at_us = self.out.now_us();
+            self.acts_in(client, 1_000);
         }
     }
 
@@ -519,6 +544,11 @@ impl World {
         }
         self.settle(shard);
         self.shards[shard].end_of_turn(now, &mut View::new(shard, &mut self.out));
+        let judged = self.out.model.wakes.turn_ends(shard);
+        self.out.model.judge(judged);
+        for client in std::mem::take(&mut self.out.woken) {
+            self.wakes_up(client);
+        }
         self.settle(shard);
         self.out.flush_dirty(shard);
         self.settle(shard);
@@ -548,9 +578,13 @@ impl World {
                     self.out
                         .taken(session.workspace, &session.identity, line, &message);
                     let now = self.out.now();
+                    let is_call = self.out.call_begins(shard, line, now, &message);
                     let mut view = View::new(shard, &mut self.out);
                     if self.shards[shard].message(now, id, message, &mut view) == Flow::Pause {
                         self.out.net.conns[line].paused = true;
+                    }
+                    if is_call {
+                        self.out.call_ends(shard);
                     }
                     self.settle(shard);
                 }
@@ -568,12 +602,15 @@ impl World {
     /// Tells the engine what came of its effects, as the transport does.
     fn settle(&mut self, _shard: usize) {
         loop {
+            let sessions = self.out.sessions();
+            self.out.model.calls.counts(sessions);
             if let Some(line) = self.out.net.closed.pop_front() {
                 let (shard, conn) = (self.out.net.conns[line].shard, self.out.net.conns[line].id);
                 let now = self.out.now();
                 let mut view = View::new(shard, &mut self.out);
                 self.shards[shard].handle(now, Event::Closed { conn }, &mut view);
                 self.out.net.forget(line);
+                self.out.ended(line);
             } else if let Some(line) = self.out.net.moving.pop_front() {
                 self.out.depart(line);
             } else if let Some(line) = self.out.net.resumed.pop_front() {

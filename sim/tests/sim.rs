@@ -73,7 +73,15 @@ fn what_it_is_there_for_comes_to_pass() {
     let totals = run_all(0..100, threads(), &Seed::default(), None);
     assert_eq!(totals.failed, None);
     for what in [
+        "CALL joins",
+        "CALL leaves",
+        "CALLs heard",
+        "CALLs without a seat",
+        "MEDIA heard",
+        "MEDIA over budget",
+        "MEDIA shed",
         "acknowledgements",
+        "calls dropped for silence",
         "closed for silence",
         "closed with their workspace",
         "crashes",
@@ -82,11 +90,15 @@ fn what_it_is_there_for_comes_to_pass() {
         "evicted",
         "failed commits",
         "failovers",
+        "key packages handed out",
         "moves between shards",
         "notices",
         "readers that stop",
         "replays cut short",
+        "sessions in the map form",
+        "sleeps",
         "sockets cut",
+        "wakes",
         "writes failed",
         "writes unknown",
     ] {

@@ -6,6 +6,7 @@ use axum::http::Uri;
 use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 /// The largest number a setting can hold.
@@ -61,6 +62,23 @@ pub(crate) struct HostPort {
     pub(crate) host: String,
     /// Port; 0 lets the system choose.
     pub(crate) port: u16,
+}
+
+impl HostPort {
+    /// Whether only one socket could listen on both: the same port of the same host, or of all addresses of its family.
+    pub(crate) fn overlaps(&self, other: &Self) -> bool {
+        let [ours, theirs] = [self, other].map(|it| it.host.trim_matches(['[', ']']));
+        let same = match (ours.parse::<IpAddr>(), theirs.parse::<IpAddr>()) {
+            (Ok(ours), Ok(theirs)) => {
+                ours == theirs
+                    || (ours.is_ipv4() == theirs.is_ipv4()
+                        && (ours.is_unspecified() || theirs.is_unspecified()))
+            }
+            _ => ours.eq_ignore_ascii_case(theirs),
+        };
+        // The system gives port 0 away only once.
+        same && self.port == other.port && self.port != 0
+    }
 }
 
 impl std::fmt::Display for HostPort {
@@ -405,6 +423,37 @@ mod tests {
             "relay:x",
         ] {
             assert!(Kind::HostPort.parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn two_sockets_can_not_listen_on_one_address() {
+        let overlap = |one: &str, other: &str| {
+            let [Ok(Value::HostPort(one)), Ok(Value::HostPort(other))] =
+                [one, other].map(|text| Kind::HostPort.parse(text))
+            else {
+                panic!("{one}, {other}")
+            };
+            assert_eq!(one.overlaps(&other), other.overlaps(&one));
+            one.overlaps(&other)
+        };
+        for (one, other) in [
+            ("127.0.0.1:9", "127.0.0.1:9"),
+            ("0.0.0.0:9", "127.0.0.1:9"),
+            ("[::]:9", "[::1]:9"),
+            ("::1:9", "[::1]:9"),
+            ("localhost:9", "LocalHost:9"),
+        ] {
+            assert!(overlap(one, other), "{one}, {other}");
+        }
+        for (one, other) in [
+            ("127.0.0.1:9", "127.0.0.1:8"),
+            ("127.0.0.1:0", "127.0.0.1:0"),
+            ("127.0.0.1:9", "127.0.0.2:9"),
+            ("0.0.0.0:9", "[::1]:9"),
+            ("localhost:9", "relay:9"),
+        ] {
+            assert!(!overlap(one, other), "{one}, {other}");
         }
     }
 

@@ -11,6 +11,7 @@ const REGISTER_URL_BYTES_MAX: usize = 512;
 
 /// Checks every rule over several settings.
 pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
+    listeners(config)?;
     tls(config)?;
     processes(config)?;
     calls(config)?;
@@ -42,6 +43,18 @@ pub(super) fn servable(config: &Config) -> Result<(), ConfigError> {
 
 fn refuse(key: Key, what: &str) -> Result<(), ConfigError> {
     Err(ConfigError::of_key(key, what))
+}
+
+/// Names are compared as they stand: what they resolve to is found out by listening.
+fn listeners(config: &Config) -> Result<(), ConfigError> {
+    let [public, private] = [Key::Listen, Key::ObservabilityListen].map(|key| config.address(key));
+    match public.overlaps(private) {
+        true => refuse(
+            Key::ObservabilityListen,
+            "must be another address than WEALD_RELAY_LISTEN: the private listener has a port of its own",
+        ),
+        false => Ok(()),
+    }
 }
 
 fn tls(config: &Config) -> Result<(), ConfigError> {

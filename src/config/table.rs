@@ -112,7 +112,7 @@ settings! {
     Listen "WEALD_RELAY_LISTEN" Kind::HostPort, Some("0.0.0.0:8443"), Plain,
         "Public listener, `host:port`.";
     ObservabilityListen "WEALD_RELAY_OBSERVABILITY_LISTEN" Kind::HostPort, Some("127.0.0.1:9090"), Plain,
-        "Private listener for readiness, metrics and operator routes, `host:port`. Never route it to the outside.";
+        "Private listener for readiness, metrics and operator routes, `host:port`, another than the public one's. Never route it to the outside.";
     Tls "WEALD_RELAY_TLS" Kind::Tls, Some("off"), Plain,
         "`off`: plain, behind a proxy. `file`: TLS 1.3 with the files named below, read again when they change. `dev`: TLS 1.3 with a self-signed certificate kept in the data directory.";
     MaxStorageGb "WEALD_RELAY_MAX_STORAGE_GB" GIGABYTES, Some("unlimited"), Plain,

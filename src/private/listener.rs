@@ -1,6 +1,6 @@
 //! The private listener's connections: at most so many, and none that stays without asking anything, or in the middle of
-//! asking. `axum::serve` bounds
-//! neither, and whoever reaches the port could use up the process's files, which the public listener needs.
+//! asking. `axum::serve` bounds neither, and whoever reaches the port could use up the process's files, which the public
+//! listener needs.
 
 use axum::Router;
 use axum::body::{Body, HttpBody as _, to_bytes};
@@ -8,9 +8,11 @@ use axum::extract::Request;
 use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
+use http_body_util::LengthLimitError;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
+use std::error::Error as _;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,7 +87,15 @@ async fn whole(request: Request, next: Next, patience: Duration) -> Response {
     }
     let refused = match tokio::time::timeout(patience, to_bytes(body, BODY_BYTES_MAX)).await {
         Ok(Ok(body)) => return next.run(Request::from_parts(head, Body::from(body))).await,
-        Ok(Err(_)) => StatusCode::PAYLOAD_TOO_LARGE,
+        Ok(Err(error))
+            if error
+                .source()
+                .is_some_and(|source| source.is::<LengthLimitError>()) =>
+        {
+            StatusCode::PAYLOAD_TOO_LARGE
+        }
+        // Chunks that are none; or it ended early, and nobody reads this.
+        Ok(Err(_)) => StatusCode::BAD_REQUEST,
         Err(_) => StatusCode::REQUEST_TIMEOUT,
     };
     // What is left of the body would be taken for the next request.
@@ -150,6 +160,39 @@ mod tests {
         );
         stream.write_all(long.as_bytes()).await.unwrap();
         assert!(rest(&mut stream).await.starts_with("HTTP/1.1 413 "));
+    }
+
+    #[tokio::test]
+    async fn a_body_in_chunks_is_too_long_or_broken() {
+        let (address, _end, _task) = start(LONG).await;
+        let chunk = format!(
+            "{:x}\r\n{}\r\n0\r\n\r\n",
+            BODY_BYTES_MAX,
+            "x".repeat(BODY_BYTES_MAX)
+        );
+        let longer = format!(
+            "{:x}\r\n{}\r\n",
+            BODY_BYTES_MAX + 1,
+            "x".repeat(BODY_BYTES_MAX + 1)
+        );
+        for (body, status) in [
+            (chunk.as_str(), "200"),
+            (&longer, "413"),
+            ("zz\r\nhello\r\n0\r\n\r\n", "400"),
+            ("ffffffffffffffffff\r\nhello\r\n0\r\n\r\n", "400"),
+            ("5\r\nhelloX\r\n0\r\n\r\n", "400"),
+            ("", "400"),
+        ] {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            let head = "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
+            let _ = stream.write_all(format!("{head}{body}").as_bytes()).await;
+            stream.shutdown().await.unwrap();
+            let answer = rest(&mut stream).await;
+            assert!(
+                answer.starts_with(&format!("HTTP/1.1 {status} ")),
+                "{body:.20}: {answer}"
+            );
+        }
     }
 
     #[tokio::test]

@@ -3,7 +3,7 @@
 use crate::config::{Config, HostPort};
 use crate::handoff::tests::{self as handoff, ID, PAIR};
 use crate::inspect::{NO_SUCH, Question};
-use crate::private_client::{Answer, ask};
+use crate::private_client::{Answer, STEP, ask};
 use crate::serve::Server;
 use crate::{operator_key, workspace};
 use drover_client::wire::id::GroupId;
@@ -42,7 +42,8 @@ async fn request(
         port: server.private.port(),
     };
     let (path, bearer, body) = (path.to_owned(), bearer.map(str::to_owned), body.to_owned());
-    let answer = tokio::task::spawn_blocking(move || ask(&listener, method, &path, bearer.as_deref(), &body));
+    let answer =
+        tokio::task::spawn_blocking(move || ask(&listener, method, &path, bearer.as_deref(), &body, STEP));
     answer.await.unwrap().unwrap()
 }
 
@@ -53,7 +54,8 @@ async fn public(server: &Server, path: &str, bearer: Option<&str>) -> Answer {
         port: server.public.port(),
     };
     let (path, bearer) = (path.to_owned(), bearer.map(str::to_owned));
-    let answer = tokio::task::spawn_blocking(move || ask(&listener, "GET", &path, bearer.as_deref(), ""));
+    let answer =
+        tokio::task::spawn_blocking(move || ask(&listener, "GET", &path, bearer.as_deref(), "", STEP));
     answer.await.unwrap().unwrap()
 }
 
@@ -495,7 +497,7 @@ async fn a_further_workspace_needs_the_data_folders_key() {
     server.stop().await;
 }
 
-/// A workspace is looked at by whoever may mint one: running and stopped, with the same answer.
+/// A workspace is looked at by whoever may mint one: running, stopped and in a copy of the store, with the same answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn workspaces_are_looked_at() {
     let folder = tempfile::tempdir().unwrap();
@@ -559,11 +561,39 @@ async fn workspaces_are_looked_at() {
         (&"genesis".into(), &Value::Null)
     );
     assert_eq!(empty["entries"], serde_json::json!([]));
+
+    let copy = folder.path().join("copy");
+    let body = serde_json::json!({ "folder": copy }).to_string();
+    for wrong in [None, Some("wrong"), Some(TOKEN)] {
+        assert_eq!(
+            request(&server, "POST", "/snapshot", wrong, &body).await.status,
+            401
+        );
+    }
+    for bad in ["", "{}", r#"{"folder":5}"#, r#"{"folder":"copy"}"#] {
+        assert_eq!(
+            request(&server, "POST", "/snapshot", Some(&key), bad)
+                .await
+                .status,
+            400,
+            "{bad}"
+        );
+    }
+    let copied = request(&server, "POST", "/snapshot", Some(&key), &body).await;
+    assert_eq!(
+        (copied.status, &json(&copied)["damaged"]),
+        (201, &0.into()),
+        "{copied:?}"
+    );
+    let again = request(&server, "POST", "/snapshot", Some(&key), &body).await;
+    assert_eq!(again.status, 409, "never over a store: {again:?}");
     server.stop().await;
 
     let store = Embedded::open(&folder.path().join("data/store")).unwrap();
+    let copy = Embedded::open(&copy).unwrap();
     for (question, told) in questions.iter().zip(&told) {
         assert_eq!(question.ask_stopped(&store).unwrap().as_ref(), Some(told));
+        assert_eq!(question.ask_stopped(&copy).unwrap().as_ref(), Some(told));
     }
     assert_eq!(Question::Log(realm("none")).ask_stopped(&store).unwrap(), None);
 }

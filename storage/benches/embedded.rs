@@ -1,6 +1,8 @@
 //! What the embedded store costs: CPU of the whole process (user and system, all threads) and wall time.
 //!
-//! `cargo bench -p drover-storage --bench embedded [-- FOLDER]`; on the disk that counts, with the machine idle.
+//! `cargo bench -p drover-storage --bench embedded [-- FOLDER]`; on the disk that counts, with the machine idle. With
+//! `-- FOLDER start` it measures instead how long a start takes after a kill with 8 GiB of log in 100 000 groups, with
+//! `-- FOLDER shards` appends as shards make them.
 
 use bytes::Bytes;
 use drover_storage::contract::{realm, wait};
@@ -217,12 +219,213 @@ fn deletes(store: &Embedded, records: u64) {
     );
 }
 
+/// Bytes this process had written to disks.
+fn written() -> u64 {
+    let io = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
+    let line = io.lines().find_map(|line| line.strip_prefix("write_bytes: "));
+    line.and_then(|n| n.parse().ok()).unwrap_or_default()
+}
+
+/// How many bytes go to the disk for one that is accepted: the envelope of a SEND of 256 B, 64 groups.
+fn amplification(folder: &Path, batch_records: u64) {
+    const RECORDS: u64 = 2_000_000;
+    const BYTES: usize = 343;
+    let folder = tempfile::tempdir_in(folder).expect("a folder");
+    let mut random = Random(88_172_645_463_325_252);
+    let store = Embedded::open(folder.path()).expect("opens");
+    let streams: Vec<_> = (0..64).map(stream).collect();
+    let before = written();
+    for from in (0..RECORDS).step_by(batch_records as usize) {
+        let mut appends: Vec<_> = (from..from + batch_records)
+            .map(|n| {
+                // An envelope holds its own id.
+                let id = Hash::of(&[&n.to_be_bytes()]);
+                let mut bytes = id.as_bytes().to_vec();
+                bytes.extend_from_slice(&random.bytes(BYTES - 32));
+                Append {
+                    stream: streams[(n % 64) as usize],
+                    seq: n / 64,
+                    id,
+                    bytes: bytes.into(),
+                    budget_bytes: 256,
+                }
+            })
+            .collect();
+        appends.sort_by_key(|a| a.stream.group);
+        let batch = AppendBatch {
+            appends,
+            ..AppendBatch::default()
+        };
+        wait(|done| store.append(batch, done)).expect("appends");
+    }
+    drop(store);
+    println!(
+        "written to disk per byte accepted, {BYTES} B, batches of {batch_records}: {:.3}",
+        (written() - before) as f64 / (RECORDS as usize * BYTES) as f64
+    );
+}
+
+const FULL_BYTES: u64 = 8 << 30;
+const FULL_GROUPS: u64 = 100_000;
+
+/// Fills a store until somebody kills it.
+fn fill_until_killed(folder: &Path) {
+    let mut random = Random(88_172_645_463_325_252);
+    let store = Embedded::open(folder).expect("opens");
+    let values: Vec<Bytes> = (0..4096).map(|_| random.bytes(1024)).collect();
+    let mut bytes = 0;
+    for n in 0_u64.. {
+        let appends = (n * 1000..(n + 1) * 1000).map(|n| Append {
+            stream: stream(n % FULL_GROUPS),
+            seq: n / FULL_GROUPS + 1,
+            id: Hash::of(&[&n.to_be_bytes()]),
+            bytes: values[(n % 4096) as usize].clone(),
+            budget_bytes: 1024,
+        });
+        // One group has a log worth reconciling.
+        let more = (n * 3..(n + 1) * 3).map(|n| Append {
+            stream: stream(u64::MAX),
+            seq: n + 1,
+            id: Hash::of(&[b"more", &n.to_be_bytes()]),
+            bytes: values[0].slice(..100),
+            budget_bytes: 100,
+        });
+        let batch = AppendBatch {
+            appends: appends.chain(more).collect(),
+            usage: vec![(realm("ws:bench"), n)],
+            ..AppendBatch::default()
+        };
+        wait(|done| store.append(batch, done)).expect("appends");
+        bytes += 1024 * 1000;
+        if bytes >= FULL_BYTES {
+            println!("full");
+            bytes = 0;
+        }
+    }
+}
+
+fn start(folder: &Path) {
+    let folder = tempfile::tempdir_in(folder).expect("a folder");
+    let mut child = std::process::Command::new(std::env::current_exe().expect("this program"))
+        .arg(folder.path())
+        .arg("fill")
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().expect("piped")));
+    assert!(lines.any(|line| line.expect("text") == "full"));
+    child.kill().expect("kills");
+    child.wait().expect("ended");
+    let (begun, cpu_begun) = (Instant::now(), cpu());
+    let store = Embedded::open(folder.path()).expect("opens");
+    println!(
+        "open after a kill, {} GiB in {FULL_GROUPS} groups: {:.0?}, {:.0?} CPU",
+        FULL_BYTES >> 30,
+        begun.elapsed(),
+        cpu() - cpu_begun
+    );
+    let begun = Instant::now();
+    let index = wait(|done| store.index(stream(u64::MAX), done)).expect("reads");
+    println!(
+        "index of a cold group, {} records: {:.2?}",
+        index.len(),
+        begun.elapsed()
+    );
+    let begun = Instant::now();
+    let page = wait(|done| store.read(stream(7), 0, 256, usize::MAX, done)).expect("reads");
+    println!(
+        "first page of a cold group, {} records: {:.2?}",
+        page.len(),
+        begun.elapsed()
+    );
+}
+
+/// As shards do it: each thread hands over batches of streams of its own, and has so many of them under way.
+fn shards(folder: &Path, threads: u64, under_way: usize, batch_records: u64, length: Duration) {
+    let folder = tempfile::tempdir_in(folder).expect("a folder");
+    let store = Embedded::open(folder.path()).expect("opens");
+    let bytes = Random(88_172_645_463_325_252).bytes(300);
+    let (begun, cpu_begun) = (Instant::now(), cpu());
+    let mut waited: Vec<Duration> = std::thread::scope(|scope| {
+        let shards: Vec<_> = (0..threads)
+            .map(|thread| {
+                let (store, bytes) = (&store, &bytes);
+                scope.spawn(move || {
+                    let (tell, told) = mpsc::channel();
+                    let (mut seq, mut waited) = (0, Vec::new());
+                    let mut send = || {
+                        let (tell, at) = (tell.clone(), Instant::now());
+                        let appends = (0..batch_records).map(|n| {
+                            seq += u64::from(n % 8 == 0);
+                            let mut id = [0; 32];
+                            id[..8].copy_from_slice(&(seq * 8 + n % 8).to_le_bytes());
+                            Append {
+                                stream: stream(thread * 8 + n % 8),
+                                seq,
+                                id: Hash(id),
+                                bytes: bytes.clone(),
+                                budget_bytes: 300,
+                            }
+                        });
+                        let batch = AppendBatch {
+                            appends: appends.collect(),
+                            usage: vec![(realm(&format!("ws:{thread}")), seq)],
+                            ..AppendBatch::default()
+                        };
+                        let done = move |result: Result<(), _>| {
+                            result.expect("appends");
+                            let _ = tell.send(at.elapsed());
+                        };
+                        store.append(batch, Box::new(done));
+                    };
+                    (0..under_way).for_each(|_| send());
+                    while begun.elapsed() < length {
+                        waited.push(told.recv().expect("answered"));
+                        send();
+                    }
+                    (0..under_way).for_each(|_| waited.push(told.recv().expect("answered")));
+                    waited
+                })
+            })
+            .collect();
+        let ended = shards.into_iter();
+        ended.flat_map(|shard| shard.join().expect("no panic")).collect()
+    });
+    let (wall, used) = (begun.elapsed(), cpu() - cpu_begun);
+    waited.sort_unstable();
+    let ms = |part: f64| waited[(waited.len() as f64 * part) as usize].as_secs_f64() * 1e3;
+    let records = waited.len() as f64 * batch_records as f64;
+    println!(
+        "{threads} shards, {under_way} x {batch_records:>4} records of 300 B under way: {:>7.0} records/s, {:>6.2} ms CPU per 1000, a \
+         commit {:.3} ms (p50) {:.3} (p99)",
+        records / wall.as_secs_f64(),
+        used.as_secs_f64() * 1e6 / records,
+        ms(0.5),
+        ms(0.99),
+    );
+}
+
 fn main() {
-    let folder = std::env::args()
-        .skip(1)
-        .find(|a| !a.starts_with("--"))
-        .unwrap_or_else(|| ".".into());
+    let mut arguments = std::env::args().skip(1).filter(|a| !a.starts_with("--"));
+    let folder = arguments.next().unwrap_or_else(|| ".".into());
     let folder = Path::new(&folder);
+    match arguments.next().as_deref() {
+        Some("fill") => return fill_until_killed(folder),
+        Some("start") => return start(folder),
+        Some("shards") => {
+            let second = Duration::from_secs(1);
+            for _ in 0..3 {
+                shards(folder, 1, 1, 1, 2 * second);
+                shards(folder, 2, 1, 1, 2 * second);
+                shards(folder, 2, 1, 64, 2 * second);
+                shards(folder, 2, 2, 1024, 3 * second);
+            }
+            return;
+        }
+        _ => {}
+    }
+    amplification(folder, 1000);
+    amplification(folder, 64);
     append(folder, 256..400, 1, 1, 5_000);
     append(folder, 256..400, 2, 64, 300_000);
     append(folder, 256..400, 2, 300, 2_000_000);

@@ -12,6 +12,7 @@ use crate::{Done, RealmId, StoreError};
 use bytes::Bytes;
 use drover_wire::id::{GroupId, Hash};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -783,43 +784,40 @@ pub fn many_threads_append_without_loss(subject: &impl Subject) {
     }
 }
 
-/// One caller's answers come in the order of its calls, across log and control.
+/// One caller's answers come in the order of its calls, those of the log and those of the control store each.
 pub fn answers_of_one_caller_come_in_order(subject: &impl Subject) {
     let store = subject.open();
-    let order: Arc<Mutex<Vec<u64>>> = Arc::default();
-    fn note<T>(order: &Arc<Mutex<Vec<u64>>>, n: u64) -> Done<T> {
+    type Order = Arc<Mutex<Vec<u64>>>;
+    fn note<T>(order: &Order, n: u64) -> Done<T> {
         let order = order.clone();
         Box::new(move |r| {
             assert!(r.is_ok());
             order.lock().expect("not poisoned").push(n);
         })
     }
+    let (log, control) = (Order::default(), Order::default());
     for n in 0..300 {
-        match n % 3 {
+        let batch = AppendBatch {
+            appends: vec![record(envelopes(1), n, 10)],
+            ..AppendBatch::default()
+        };
+        store.append(batch, note(&log, n));
+        match n % 2 {
             0 => {
-                let appends = vec![record(envelopes(1), n, 10)];
-                store.append(
-                    AppendBatch {
-                        appends,
-                        ..AppendBatch::default()
-                    },
-                    note(&order, n),
-                );
-            }
-            1 => {
-                let writes = vec![put("k", &n.to_string())];
                 let batch = ControlBatch {
-                    checks: vec![],
-                    writes,
-                    directory: vec![],
+                    writes: vec![put("k", &n.to_string())],
+                    ..ControlBatch::default()
                 };
-                store.commit(realm("ws:a"), batch, note(&order, n));
+                store.commit(realm("ws:a"), batch, note(&control, n));
             }
-            _ => store.claim(realm("ws:a"), vec![token(&n.to_string())], note(&order, n)),
+            _ => store.claim(realm("ws:a"), vec![token(&n.to_string())], note(&control, n)),
         }
     }
     append(&store, vec![]);
-    assert_eq!(*order.lock().expect("not poisoned"), (0..300).collect::<Vec<_>>());
+    commit(&store, "ws:a", vec![], vec![]);
+    for order in [log, control] {
+        assert_eq!(*order.lock().expect("not poisoned"), (0..300).collect::<Vec<_>>());
+    }
 }
 
 /// Whatever was handed over before the last handle went is answered before the drop returns, and a success is kept.
@@ -854,4 +852,98 @@ pub fn dropping_the_store_answers_everything(subject: &impl Subject) {
         seqs(&read(&store, envelopes(1), 0, usize::MAX, usize::MAX)),
         expected
     );
+}
+
+/// A copy that is made under load is the store at one moment. A rule for stores that can be copied while they are in use:
+/// `copy` makes a copy and opens it.
+pub fn a_snapshot_is_one_moment<S: Subject>(subject: &S, copy: impl Fn(&S::Store) -> S::Store) {
+    const WRITERS: u8 = 4;
+    const SNAPSHOTS: usize = 4;
+    /// Rounds of each writer between two snapshots.
+    const ROUNDS: u64 = 40;
+    /// Ends the writers, even if an assertion fails.
+    struct End<'a>(&'a AtomicBool);
+    impl Drop for End<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Release);
+        }
+    }
+    let handshakes = |writer| stream(StreamKind::Handshakes, writer);
+    let realm_of = |writer: u8| realm(&format!("ws:{writer}"));
+    // Every fourth round deletes what the second before it appended.
+    let is_deleted = |seq: u64, last: u64| seq + 2 <= last && (seq + 2).is_multiple_of(4);
+    let store = subject.open();
+    let ended = AtomicBool::new(false);
+    let acknowledged: Vec<AtomicU64> = (0..WRITERS).map(|_| AtomicU64::new(0)).collect();
+    std::thread::scope(|scope| {
+        let _end = End(&ended);
+        for writer in 0..WRITERS {
+            let (store, ended, acknowledged) = (&store, &ended, &acknowledged);
+            scope.spawn(move || {
+                // The log first, then the control store, each waiting for the other.
+                for seq in 1.. {
+                    if ended.load(Ordering::Acquire) {
+                        return;
+                    }
+                    let appends = [(envelopes(writer), 700), (handshakes(writer), 60)];
+                    let mut batch = AppendBatch {
+                        appends: appends.map(|(stream, length)| record(stream, seq, length)).into(),
+                        usage: vec![(realm_of(writer), seq)],
+                        ..AppendBatch::default()
+                    };
+                    if is_deleted(seq.saturating_sub(2), seq) {
+                        let old = record(envelopes(writer), seq - 2, 700);
+                        batch.deletes.push(Delete {
+                            stream: old.stream,
+                            entries: vec![IndexEntry {
+                                seq: old.seq,
+                                id: old.id,
+                                bytes: old.bytes.len() as u32,
+                                budget_bytes: old.budget_bytes,
+                            }],
+                        });
+                    }
+                    wait(|done| store.append(batch, done)).expect("appends");
+                    let batch = ControlBatch {
+                        writes: vec![Write {
+                            key: b"round".to_vec(),
+                            value: Some(Bytes::copy_from_slice(&seq.to_be_bytes())),
+                        }],
+                        ..ControlBatch::default()
+                    };
+                    wait(|done| store.commit(realm_of(writer), batch, done)).expect("commits");
+                    acknowledged[usize::from(writer)].store(seq, Ordering::Release);
+                }
+            });
+        }
+        for snapshot in 1..=SNAPSHOTS as u64 {
+            let now = |writer: usize| acknowledged[writer].load(Ordering::Acquire);
+            while (0..acknowledged.len()).any(|writer| now(writer) < snapshot * ROUNDS) {
+                std::thread::yield_now();
+            }
+            let before: Vec<u64> = (0..acknowledged.len()).map(now).collect();
+            let copy = copy(&store);
+            for (writer, before) in (0..WRITERS).zip(before) {
+                let all = |stream| seqs(&read(&copy, stream, 0, usize::MAX, usize::MAX));
+                let last = all(handshakes(writer)).len() as u64;
+                assert!(
+                    last >= before,
+                    "writer {writer}: {before} was acknowledged, {last} is there"
+                );
+                assert!(all(handshakes(writer)).into_iter().eq(1..=last));
+                let kept = (1..=last).filter(|seq| !is_deleted(*seq, last));
+                assert_eq!(all(envelopes(writer)), kept.collect::<Vec<_>>());
+                let usage = wait(|done| copy.usage(realm_of(writer), done)).expect("reads");
+                assert_eq!(usage, last, "writer {writer}");
+                let round = wait(|done| copy.get(realm_of(writer), b"round".to_vec(), done)).expect("reads");
+                let round = round.map_or(0, |round| {
+                    u64::from_be_bytes(round[..].try_into().expect("a number"))
+                });
+                assert!(
+                    round == last || round + 1 == last,
+                    "writer {writer}: the log is at {last}, the control store at {round}"
+                );
+            }
+        }
+    });
 }

@@ -4,18 +4,22 @@
 //! | --- | --- |
 //! | [`log`] | append-only sequenced streams: envelopes and handshakes |
 //! | [`control`] | one partition of ordered records per realm, and the relay-wide directory |
-//! | [`embedded`] | both on fjall in one folder: the default |
+//! | [`embedded`] | both in one folder: the default |
+//! | `segments` | its log: segments of our own |
 //! | [`handoff`] | a bounded lock-free queue whose consumer sleeps when it is empty |
 //! | `contract` | what every implementation must do, as a test suite (feature `contract`) |
 
 #![forbid(unsafe_code)]
 
+mod answer;
 #[cfg(feature = "contract")]
 pub mod contract;
 pub mod control;
 pub mod embedded;
 pub mod handoff;
+mod health;
 pub mod log;
+mod segments;
 
 use std::fmt;
 use std::sync::Arc;

@@ -50,8 +50,8 @@ async fn writes_that_fail_are_refused_and_the_relay_heals() {
     for words in [
         "write ENOSPC in /store/",
         "write ENOSPC half in /store/",
-        "write EDQUOT half in .jnl",
-        "write EIO half in .jnl",
+        "write EDQUOT half in .seg",
+        "write EIO half in .seg",
     ] {
         let faults = Faults::new();
         let mut relay = faults.start(&OPEN_BUDGETS);
@@ -74,7 +74,7 @@ async fn one_write_that_fails_costs_one_refusal() {
         let faults = Faults::new();
         let mut relay = faults.start(&OPEN_BUDGETS);
         let mut ledger = Ledger::open(&relay).await;
-        faults.begin(&format!("write ENOSPC skip {nth} times 1 half in .jnl"));
+        faults.begin(&format!("write ENOSPC skip {nth} times 1 half in .seg"));
         assert_eq!(
             send_until_refused(&mut ledger, &relay, 20_000).await,
             Fate::Backpressure
@@ -114,8 +114,8 @@ async fn what_can_not_be_cut_off_yet_is_cut_off_later() {
 async fn the_limit_on_file_sizes_is_no_signal_and_heals() {
     let mut relay = Relay::start(&OPEN_BUDGETS);
     let mut ledger = Ledger::open(&relay).await;
-    // The second start cuts the journal to what is used.
-    relay.kill_and_restart();
+    // So that there is a segment to write to.
+    assert_eq!(ledger.send(&relay, 100).await, Fate::Acknowledged);
     let pid = Pid::from_child(&relay.child);
     let limit = |current| {
         let limit = Rlimit {

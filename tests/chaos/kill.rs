@@ -29,7 +29,7 @@ async fn a_start_may_be_killed_at_any_moment() {
         assert_eq!(ledger.send(&relay, 50_000).await, Fate::Acknowledged);
     }
     for round in 0..KILLS {
-        faults.begin("write,grow ENOSPC half in .jnl");
+        faults.begin("write,grow ENOSPC half in .seg");
         while ledger.send(&relay, 20_000).await == Fate::Acknowledged {}
         relay.kill();
         faults.end();

@@ -11,9 +11,9 @@ async fn after_a_failed_sync_nothing_is_acknowledged() {
         "sync EIO in /store/",
         // The second one would succeed, and mean nothing.
         "sync EIO times 1 in /store/",
-        "sync EIO skip 5 times 1 in .jnl",
-        "sync ENOSPC times 1 in .jnl",
-        "sync EDQUOT times 1 in .jnl",
+        "sync EIO skip 5 times 1 in .seg",
+        "sync ENOSPC times 1 in .seg",
+        "sync EDQUOT times 1 in .seg",
     ] {
         let faults = Faults::new();
         let mut relay = faults.start(&OPEN_BUDGETS);
@@ -58,7 +58,7 @@ async fn a_start_that_can_not_sync_is_refused_and_says_why() {
     let mut relay = faults.start(&OPEN_BUDGETS);
     let mut ledger = Ledger::open(&relay).await;
     assert_eq!(ledger.send(&relay, 5_000).await, Fate::Acknowledged);
-    faults.begin("sync EIO in .jnl");
+    faults.begin("sync EIO in .seg");
     while ledger.send(&relay, 5_000).await == Fate::Acknowledged {}
     until("the end of the process", || {
         relay.child.try_wait().unwrap().is_some()
@@ -66,7 +66,7 @@ async fn a_start_that_can_not_sync_is_refused_and_says_why() {
     .await;
     let (code, said) = relay.kill_and_fail_to_start();
     assert_eq!(code, Some(69), "{said}");
-    assert!(said.contains(".jnl") && said.contains("os error 5"), "{said}");
+    assert!(said.contains(".seg") && said.contains("os error 5"), "{said}");
     faults.end();
     relay.kill_and_restart();
     ledger.check(&relay).await;

@@ -3,12 +3,17 @@
 
 use crate::relay::{Banner, PROGRAM, Relay, banner};
 use crate::sabotage::{Proxy, Sabotage};
-use drover_client::InviteLink;
-use drover_vectors::{Form, Invite, Options, Report, Target, Verdict, conform};
+use drover_client::invites::{InviteDraft, create_invite};
+use drover_client::joining::SealedBundle;
+use drover_client::{Connection, Hello, InviteLink};
+use drover_vectors::{Form, Invite, Options, PATIENCE, Report, Target, Verdict, conform};
 use serde_json::Value as Json;
 use std::collections::BTreeSet;
+use std::io;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
+use std::thread;
 use std::time::Duration;
 
 /// Capabilities Drover does not have yet: their scripts wait for it.
@@ -63,8 +68,8 @@ fn an_invite_is_not_spent_on_a_run_without_a_report() {
         command.arg(option).arg(value).output().unwrap()
     };
     for (option, value, code) in [
-        ("--json", missing.as_path(), 69),
-        ("--junit", &missing, 69),
+        ("--json", missing.as_path(), 74),
+        ("--junit", &missing, 74),
         ("--scripts", folder.path(), 78),
     ] {
         assert_eq!(conform(option, value).status.code(), Some(code), "{option}");
@@ -73,6 +78,160 @@ fn an_invite_is_not_spent_on_a_run_without_a_report() {
     let done = conform("--json", &json);
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     assert_ne!(std::fs::metadata(&json).unwrap().len(), 0);
+}
+
+/// What it said on stderr, which has to be one line.
+fn sentence(done: &Output) -> String {
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+    said
+}
+
+/// Whatever is wrong with an invite, one sentence says what to do. A relay answers one that is used, expired, another
+/// relay's or mistyped in the same way (06 §5).
+#[test]
+fn an_invite_that_is_not_taken_is_told_in_one_sentence() {
+    let relay = Relay::start(&[]);
+    let conform = |arguments: &[&str]| {
+        let mut command = Command::new(PROGRAM);
+        command
+            .arg("conform")
+            .arg(relay.url().to_string())
+            .args(arguments);
+        command
+            .args(["--only", "connect.selects-version"])
+            .output()
+            .unwrap()
+    };
+    let wrong = match relay.code.starts_with('2') {
+        true => relay.code.replacen('2', "3", 1),
+        false => format!("2{}", &relay.code[1..]),
+    };
+    for (code, mention) in [("28T5", "28T5-CY4T-QKFF"), (&wrong, "used before or has expired")] {
+        let done = conform(&["--invite", &relay.link, code]);
+        let said = sentence(&done);
+        assert_eq!(done.status.code(), Some(64), "{said}");
+        assert!(said.contains(mention) && !said.contains(&relay.link), "{said}");
+    }
+    let done = conform(&["--invite", &relay.link, &relay.code]);
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let done = conform(&["--invite", &relay.link, &relay.code]);
+    let said = sentence(&done);
+    assert_eq!(done.status.code(), Some(64), "{said}");
+    assert!(said.contains("use a new bootstrap invite"), "{said}");
+
+    let fresh = relay.command(&["workspace", "new", "fresh.example"]);
+    let fresh: Vec<String> = fresh.lines().map(str::to_owned).collect();
+    let Banner { link, code } = banner(&fresh).unwrap();
+    let done = conform(&["--invite", &link, &code, "--invite", &relay.link, &relay.code]);
+    let said = sentence(&done);
+    assert_eq!(done.status.code(), Some(64), "{said}");
+    assert!(
+        said.contains("the second invite, after the first was spent"),
+        "{said}"
+    );
+}
+
+/// An invite into a workspace that exists founds none.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ordinary_invite_is_told_apart() {
+    let relay = Relay::start(&[]);
+    let (workspace, founder) = relay.found(&[]).await;
+    let root = workspace.root();
+    let mut connection = Connection::connect(&relay.endpoint(), &founder, &Hello::groups([root]))
+        .await
+        .unwrap();
+    let draft = InviteDraft {
+        root,
+        seats: 1,
+        life_ms: 3_600_000,
+        capabilities: vec!["chat.read".into()],
+        update_pub: [7; 32],
+        bundles: vec![SealedBundle {
+            group: root,
+            epoch: 1,
+            ct: vec![7; 96].into(),
+        }],
+    };
+    let issued = create_invite(&mut connection, &founder, &draft).await.unwrap();
+    let options = Options {
+        target: Target {
+            endpoint: relay.endpoint(),
+            patience: PATIENCE,
+        },
+        invites: vec![Invite {
+            token: issued.token.0,
+            code: issued.code,
+        }],
+        only: Vec::new(),
+        scripts: None,
+        forms: vec![Form::Array],
+        slow: false,
+    };
+    let said = conform(&options).await.unwrap_err().to_string();
+    assert!(said.contains("the invite founds no workspace"), "{said}");
+}
+
+/// Both ways between two sockets, until one ends.
+fn forward(client: &TcpStream, relay: &TcpStream) {
+    for (from, to) in [(client, relay), (relay, client)] {
+        let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+        thread::spawn(move || {
+            let _ = io::copy(&mut from, &mut to);
+            let _ = to.shutdown(Shutdown::Both);
+        });
+    }
+}
+
+/// A relay that dies midway has broken nothing more: the run stops there, says so, and marks what is left.
+#[test]
+fn a_relay_that_dies_midway_ends_the_run() {
+    let mut relay = Relay::start(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let (json, junit) = (
+        folder.path().join("conform.json"),
+        folder.path().join("conform.xml"),
+    );
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut command = Command::new(PROGRAM);
+    command
+        .arg("conform")
+        .arg(format!("ws://{}", listener.local_addr().unwrap()));
+    command.args(["--invite", &relay.link, &relay.code]);
+    command.arg("--json").arg(&json).arg("--junit").arg(&junit);
+    let conform = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    thread::spawn(move || {
+        // Connections it makes before: more than it takes to found, fewer than all rules take.
+        for _ in 0..80 {
+            let (client, _) = listener.accept().unwrap();
+            forward(&client, &TcpStream::connect(relay.address()).unwrap());
+        }
+        relay.kill();
+    });
+    let done = conform.wait_with_output().unwrap();
+    let said = sentence(&done);
+    let table = String::from_utf8_lossy(&done.stdout);
+    assert_eq!(done.status.code(), Some(75), "{said}{table}");
+    assert!(
+        said.starts_with("drover: the relay went away") && said.contains("refused"),
+        "{said}"
+    );
+    assert!(!table.contains("FAILED") && table.contains("not run"), "{table}");
+    let report: Json = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert!(report["gone"].is_string() && report["failed"] == 0, "{said}");
+    let (kept, not_run) = (lines(&report, "kept").len(), lines(&report, "not_run").len());
+    let cut_off = lines(&report, "cut_off").len();
+    assert!(
+        kept > 0 && cut_off > 0 && not_run > 500,
+        "{kept} {cut_off} {not_run}"
+    );
+    assert_eq!(report["not_run"], not_run + cut_off);
+    let xml = std::fs::read_to_string(&junit).unwrap();
+    assert_eq!(xml.matches("<error ").count(), cut_off);
 }
 
 /// What whoever checks a foreign relay types, on a relay with two workspaces; the JSON it wrote.

@@ -71,6 +71,11 @@ impl Relay {
         self.env.push((name.into(), value.into()));
     }
 
+    /// Its private listener.
+    pub(crate) fn private_address(&self) -> String {
+        self.private.clone()
+    }
+
     /// SIGKILL.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
@@ -175,8 +180,8 @@ impl Relay {
         (client.start().unwrap(), store)
     }
 
-    /// Runs another command of the program against this relay's folder; answers what it printed.
-    pub(crate) fn command(&self, arguments: &[&str]) -> String {
+    /// Another command of the program, on this relay's folder.
+    pub(crate) fn prepare(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(PROGRAM);
         command.args(arguments);
         settings(
@@ -186,7 +191,12 @@ impl Relay {
             &self.private,
             &self.env,
         );
-        let done = command.output().unwrap();
+        command
+    }
+
+    /// Runs it; answers what it printed.
+    pub(crate) fn command(&self, arguments: &[&str]) -> String {
+        let done = self.prepare(arguments).output().unwrap();
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         String::from_utf8(done.stdout).unwrap()
     }

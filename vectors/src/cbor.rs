@@ -100,10 +100,10 @@ impl Item {
     }
 }
 
-/// Diagnostic notation; long strings are cut.
 /// Characters of a text that are told of it.
 pub(crate) const TOLD_CHARS_MAX: usize = 80;
 
+/// Diagnostic notation; long strings are cut.
 impl fmt::Display for Item {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fn list<T>(

@@ -6,6 +6,7 @@ use crate::frames::{Fields, Form};
 use crate::interpret::{Interpreter, digest, sign};
 use crate::link::{Stop, Target, fail};
 use crate::run::{Head, Run, Workspace};
+use crate::runner::Error;
 use crate::script::{Script, steps};
 use crate::values::{Bad, Scope};
 use serde_json::json;
@@ -34,23 +35,25 @@ pub(crate) async fn found(
     run: &mut Run,
     invite: &Invite,
     scripts: &[(Script, Form)],
-) -> Result<(), Stop> {
+) -> Result<(), Error> {
     let second = !run.workspaces.is_empty();
     let (founder, root) = match second {
         false => ("founder", "group(root)"),
         true => ("founder2", "group(root2)"),
     };
-    let begin = json!([
+    let reserve = json!([
         [founder, "opens", {"until": "fresh"}],
         [founder, "sends", {"JOIN_RESERVE": {"token": "$token", "code": "$code", "nonce": "id(nonce)", "device": format!("key({founder})")}}],
         [founder, "gets", {"JOIN_RESERVED": {}}],
+    ]);
+    let begin = json!([
         [founder, "sends", {"CONNECT": {"groups": [root], "sent_at": {"now": 0}}}],
         [founder, "gets", {"CONNECT_ACK": {"server_time": {"save": "relay_ms"}}}],
         [founder, "gets", {"AUTH_CHALLENGE": {"challenge": {"save": "challenge"}}}],
         [founder, "sends", {"AUTH": {"device_key": format!("key({founder})"), "challenge": "$challenge"}}],
         [founder, "gets", {"AUTH_ACK": {}}],
         [founder, "sends", {"ACCESS_QUERY": {}}],
-        [founder, "gets", {"ACCESS_STATE": {"salt": {"save": "salt"}, "head": null}}],
+        [founder, "gets", {"ACCESS_STATE": {"salt": {"save": "salt"}, "head": {"save": "head"}}}],
     ]);
     let mut scope = Scope::new(run, founder, &[]);
     scope
@@ -60,14 +63,27 @@ pub(crate) async fn found(
         .saved
         .insert("code".into(), Item::Bytes(invite.code.clone().into_bytes()));
     let mut session = Interpreter::new(target, founder, scope, Form::Array);
-    session.steps(&steps(&begin)?).await?;
+    session
+        .steps(&steps(&reserve)?)
+        .await
+        .map_err(|stop| match stop {
+            Stop::Refused { code, .. } => Error::Invite { second, code },
+            stop => Error::Founding(stop),
+        })?;
+    session.steps(&steps(&begin)?).await.map_err(|stop| match stop {
+        Stop::Refused { code, .. } => Error::NoBootstrap(code),
+        stop => Error::Founding(stop),
+    })?;
     let saved = session.into_saved();
+    if saved.get("head") != Some(&Item::Null) {
+        return Err(Error::NoBootstrap("its workspace is founded already".into()));
+    }
     let (Some(Item::Bytes(salt)), Some(Item::Uint(relay_ms))) = (saved.get("salt"), saved.get("relay_ms"))
     else {
-        return fail("the relay told neither salt nor time");
+        return Ok(fail("the relay told neither salt nor time")?);
     };
     let Ok(salt) = <[u8; 32]>::try_from(&salt[..]) else {
-        return fail("the salt has not 32 bytes");
+        return Ok(fail("the salt has not 32 bytes")?);
     };
     run.set_clock(*relay_ms);
     run.workspaces.push(Workspace {

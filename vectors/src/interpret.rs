@@ -54,6 +54,10 @@ pub(crate) async fn run(
 fn placed(stop: Stop, place: &str) -> Stop {
     match stop {
         Stop::Failed(why) => Stop::Failed(format!("{place}: {why}")),
+        Stop::Refused { code, why } => Stop::Refused {
+            code,
+            why: format!("{place}: {why}"),
+        },
         Stop::Script(Bad(why)) => Stop::Script(Bad(format!("{place}: {why}"))),
     }
 }
@@ -238,7 +242,11 @@ impl<'r> Interpreter<'r> {
             Ok(()) => {}
             Err(mismatch) => {
                 let got = Schema::get().describe(form, &item, self.scope.run);
-                return fail(format!("{got} instead of {}: {mismatch}", frame.name));
+                let why = format!("{got} instead of {}: {mismatch}", frame.name);
+                return Err(match Refusal::of(&item, form) {
+                    Some(Refusal { code, .. }) => Stop::Refused { code, why },
+                    None => Stop::Failed(why),
+                });
             }
         }
         let link = self.link(who)?;

@@ -31,5 +31,5 @@ pub mod values;
 pub use founding::Invite;
 pub use frames::Form;
 pub use link::{Stop, Target};
-pub use report::{Report, Verdict};
+pub use report::{Counts, Report, Verdict};
 pub use runner::{Error, Options, PATIENCE, conform};

@@ -18,6 +18,14 @@ pub enum Stop {
     /// The relay did not do what the rule says.
     #[error("{0}")]
     Failed(String),
+    /// It refused what the rule says it has to do.
+    #[error("{why}")]
+    Refused {
+        /// The refusal's `class/code`.
+        code: String,
+        /// What was due, and where.
+        why: String,
+    },
 }
 
 pub(crate) fn fail<T>(why: impl Into<String>) -> Result<T, Stop> {
@@ -97,6 +105,16 @@ impl Link {
     pub(crate) async fn send_frame(&mut self, name: &str, fields: &Fields, form: Form) -> Result<(), Stop> {
         let bytes = Schema::get().encode(name, fields, form)?;
         self.send(Outgoing::Binary(Bytes::from(bytes))).await
+    }
+
+    /// Asks what every relay answers, in whatever way: that it ends the connection is an answer too.
+    pub(crate) async fn sign_of_life(&mut self) -> Result<(), Stop> {
+        let token = Fields::from([("token".into(), Item::Bytes(vec![0; 16]))]);
+        self.send_frame("JOIN_RECORD", &token, self.form).await?;
+        match tokio::time::timeout(self.patience, self.raw.receive()).await {
+            Ok(_) => Ok(()),
+            Err(_) => fail("it takes connections and answers nothing"),
+        }
     }
 
     /// The next message, whatever it is. `what` says what is waited for.

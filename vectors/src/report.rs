@@ -15,6 +15,23 @@ pub enum Verdict {
     Failed(String),
     /// Nobody looked, and why.
     Skipped(String),
+    /// The relay went away while it was looked at, and how it showed.
+    CutOff(String),
+    /// The relay had gone before.
+    NotRun,
+}
+
+/// How many lines have which verdict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// [`Verdict::Kept`].
+    pub kept: usize,
+    /// [`Verdict::Failed`].
+    pub failed: usize,
+    /// [`Verdict::Skipped`].
+    pub skipped: usize,
+    /// [`Verdict::CutOff`] and [`Verdict::NotRun`].
+    pub not_run: usize,
 }
 
 /// One rule in one form.
@@ -59,6 +76,8 @@ pub struct Report {
     pub lines: Vec<Line>,
     /// What the relay does not offer, and how it showed.
     pub missing: Vec<(String, String)>,
+    /// How it showed that the relay went away before the end, if it did.
+    pub gone: Option<String>,
     /// From the first connection to the last.
     pub took: Duration,
 }
@@ -71,14 +90,38 @@ impl Report {
         })
     }
 
-    /// Lines with this kind of verdict: kept, failed, skipped.
-    pub fn counts(&self) -> (usize, usize, usize) {
-        let count = |is: fn(&Verdict) -> bool| self.lines.iter().filter(|line| is(&line.verdict)).count();
-        (
-            count(|verdict| matches!(verdict, Verdict::Kept)),
-            count(|verdict| matches!(verdict, Verdict::Failed(_))),
-            count(|verdict| matches!(verdict, Verdict::Skipped(_))),
-        )
+    /// How many lines have which verdict.
+    pub fn counts(&self) -> Counts {
+        let mut counts = Counts::default();
+        for line in &self.lines {
+            *match &line.verdict {
+                Verdict::Kept => &mut counts.kept,
+                Verdict::Failed(_) => &mut counts.failed,
+                Verdict::Skipped(_) => &mut counts.skipped,
+                Verdict::CutOff(_) | Verdict::NotRun => &mut counts.not_run,
+            } += 1;
+        }
+        counts
+    }
+
+    /// If the relay went away: how it showed, what was under way then and what was not run.
+    pub fn ended_early(&self) -> Option<String> {
+        let gone = self.gone.as_ref()?;
+        let cut_off = self
+            .lines
+            .iter()
+            .filter(|line| matches!(line.verdict, Verdict::CutOff(_)));
+        let mut rules: Vec<&str> = cut_off.map(|line| line.rule.as_str()).collect();
+        rules.dedup();
+        let during = match rules[..] {
+            [] => String::new(),
+            _ => format!(" during {}", rules.join(", ")),
+        };
+        let not_run = self.counts().not_run;
+        let of = self.lines.len();
+        Some(format!(
+            "the relay went away{during} ({gone}): {not_run} of {of} lines were not run to their end"
+        ))
     }
 
     /// A line for each rule, its verdict in each form, and the reasons below what was not kept.
@@ -102,6 +145,7 @@ impl Report {
                 Some(Verdict::Kept) => "ok",
                 Some(Verdict::Failed(_)) => "FAILED",
                 Some(Verdict::Skipped(_)) => "skipped",
+                Some(Verdict::CutOff(_) | Verdict::NotRun) => "not run",
             };
             let first = lines[0];
             let level = match first.level {
@@ -116,20 +160,30 @@ impl Report {
             );
             for line in lines {
                 match &line.verdict {
-                    Verdict::Failed(why) => drop(writeln!(out, "    {}: {why}", line.form.name())),
-                    Verdict::Skipped(why) => drop(writeln!(out, "    {}: {why}", line.form.name())),
-                    Verdict::Kept => {}
+                    Verdict::Failed(why) | Verdict::Skipped(why) | Verdict::CutOff(why) => {
+                        let _ = writeln!(out, "    {}: {why}", line.form.name());
+                    }
+                    Verdict::Kept | Verdict::NotRun => {}
                 }
             }
         }
         for (what, why) in &self.missing {
             let _ = writeln!(out, "not offered: {what}: {why}");
         }
-        let (kept, failed, skipped) = self.counts();
+        let Counts {
+            kept,
+            failed,
+            skipped,
+            not_run,
+        } = self.counts();
         let lenient = failed - self.failures(false).count();
+        let not_run = match not_run {
+            0 => String::new(),
+            not_run => format!(", {not_run} not run"),
+        };
         let _ = writeln!(
             out,
-            "{kept} kept, {failed} failed ({lenient} of them drover's own), {skipped} skipped, in {:.1} s",
+            "{kept} kept, {failed} failed ({lenient} of them drover's own), {skipped} skipped{not_run}, in {:.1} s",
             self.took.as_secs_f64()
         );
         out
@@ -145,6 +199,8 @@ impl Report {
                     Verdict::Kept => ("kept", None),
                     Verdict::Failed(why) => ("failed", Some(why)),
                     Verdict::Skipped(why) => ("skipped", Some(why)),
+                    Verdict::CutOff(why) => ("cut_off", Some(why)),
+                    Verdict::NotRun => ("not_run", None),
                 };
                 json!({
                     "rule": line.rule, "text": line.text, "spec": line.spec, "form": line.form.name(),
@@ -153,15 +209,22 @@ impl Report {
                 })
             })
             .collect();
-        let (kept, failed, skipped) = self.counts();
+        let Counts {
+            kept,
+            failed,
+            skipped,
+            not_run,
+        } = self.counts();
         json!({
             "kept": kept, "failed": failed, "failed_required": self.failures(false).count(), "skipped": skipped,
+            "not_run": not_run, "gone": self.gone,
             "seconds": self.took.as_secs_f64(), "missing": self.missing.iter().map(|(what, _)| what).collect::<Vec<_>>(),
             "rules": lines,
         })
     }
 
-    /// JUnit XML: a suite for each form. What only this project decides counts as skipped when it fails.
+    /// JUnit XML: a suite for each form. What only this project decides counts as skipped when it fails, as does what
+    /// was not run because the relay had gone; during what it went is an error.
     pub fn junit(&self) -> String {
         let mut out = String::from(
             "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"drover conform\">\n",
@@ -171,13 +234,14 @@ impl Report {
             let fails =
                 |line: &Line| matches!(line.verdict, Verdict::Failed(_)) && line.level == Level::Required;
             let failures = lines.iter().filter(|line| fails(line)).count();
-            let skipped = lines
-                .iter()
-                .filter(|line| line.verdict != Verdict::Kept && !fails(line))
-                .count();
+            let is_error = |line: &Line| matches!(line.verdict, Verdict::CutOff(_));
+            let errors = lines.iter().filter(|line| is_error(line)).count();
+            let kept = lines.iter().filter(|line| line.verdict == Verdict::Kept).count();
+            let skipped = lines.len() - kept - failures - errors;
             let _ = writeln!(
                 out,
-                "  <testsuite name=\"{}\" tests=\"{}\" failures=\"{failures}\" skipped=\"{skipped}\">",
+                "  <testsuite name=\"{}\" tests=\"{}\" failures=\"{failures}\" errors=\"{errors}\" \
+                 skipped=\"{skipped}\">",
                 form.name(),
                 lines.len(),
             );
@@ -196,6 +260,15 @@ impl Report {
                     }
                     Verdict::Failed(why) | Verdict::Skipped(why) => {
                         writeln!(out, "><skipped message=\"{}\"/></testcase>", escaped(why))
+                    }
+                    Verdict::CutOff(why) => {
+                        writeln!(out, "><error message=\"{}\"/></testcase>", escaped(why))
+                    }
+                    Verdict::NotRun => {
+                        writeln!(
+                            out,
+                            "><skipped message=\"not run: the relay had gone\"/></testcase>"
+                        )
                     }
                 };
             }
@@ -240,6 +313,7 @@ mod tests {
         Report {
             lines: verdicts.into_iter().enumerate().map(line).collect(),
             missing: Vec::new(),
+            gone: None,
             took: Duration::from_secs(1),
         }
     }
@@ -257,14 +331,19 @@ mod tests {
             (report.failures(false).count(), report.failures(true).count()),
             (0, 1)
         );
-        assert_eq!(report.counts(), (1, 1, 1));
+        let counts = report.counts();
+        assert_eq!(
+            (counts.kept, counts.failed, counts.skipped, counts.not_run),
+            (1, 1, 1, 0)
+        );
+        assert_eq!(report.ended_early(), None);
         let table = report.table();
         assert!(
             table.contains("FAILED") && table.contains("array: got <this>") && table.contains("no calls")
         );
         let xml = report.junit();
         assert!(
-            xml.contains("failures=\"0\" skipped=\"2\"")
+            xml.contains("failures=\"0\" errors=\"0\" skipped=\"2\"")
                 && xml.contains("&lt;this&gt; &amp; &quot;that&quot;")
         );
         assert_eq!(report.json()["failed_required"], 0);
@@ -272,5 +351,40 @@ mod tests {
         let report = super::tests::report(vec![("a", None, failed())]);
         assert_eq!(report.failures(false).count(), 1);
         assert!(report.junit().contains("<failure "));
+    }
+
+    /// Nobody can be blamed for what was not looked at, and nobody may overlook that it was not.
+    #[test]
+    fn a_relay_that_went_away_has_broken_nothing_more() {
+        let mut report = report(vec![
+            ("a", None, Verdict::Kept),
+            ("b", None, Verdict::CutOff("the connection ended".into())),
+            ("c", None, Verdict::NotRun),
+        ]);
+        report.gone = Some("no connection: refused".into());
+        assert_eq!((report.failures(true).count(), report.counts().not_run), (0, 2));
+        let said = report.ended_early().unwrap();
+        assert_eq!(
+            said,
+            "the relay went away during b (no connection: refused): 2 of 3 lines were not run to their end"
+        );
+        let table = report.table();
+        assert!(
+            table.contains("0 failed") && table.contains("2 not run") && !table.contains("FAILED"),
+            "{table}"
+        );
+        let json = report.json();
+        let verdicts: Vec<_> = (0..3).map(|n| json["rules"][n]["verdict"].clone()).collect();
+        assert_eq!(verdicts, ["kept", "cut_off", "not_run"]);
+        assert_eq!(
+            (&json["not_run"], &json["gone"]),
+            (&json!(2), &json!("no connection: refused"))
+        );
+        let xml = report.junit();
+        assert!(xml.contains("failures=\"0\" errors=\"1\" skipped=\"1\""), "{xml}");
+        assert!(
+            xml.contains("<error message=\"the connection ended\"") && xml.contains("not run"),
+            "{xml}"
+        );
     }
 }

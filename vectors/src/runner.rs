@@ -4,7 +4,7 @@
 use crate::founding::{Invite, found};
 use crate::frames::Form;
 use crate::interpret;
-use crate::link::{Stop, Target};
+use crate::link::{Link, Stop, Target};
 use crate::report::{Line, Report, Verdict};
 use crate::run::Run;
 use crate::script::{self, Script};
@@ -13,11 +13,14 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, Semaphore};
 use tokio::task::JoinSet;
 
 /// Scripts running at once: fewer connections than a quarter of the smallest ceiling anybody sets.
 const AT_ONCE: usize = 8;
+
+/// Before a relay that does not answer is asked again whether it is there.
+const AGAIN_AFTER: [Duration; 2] = [Duration::from_millis(300), Duration::from_secs(1)];
 
 /// What is run, and against whom.
 #[derive(Clone, Debug)]
@@ -45,9 +48,41 @@ pub enum Error {
     /// `only` names no rule.
     #[error("no rule is called {0}, nor does a case have this number")]
     NoSuchRule(String),
+    /// The relay does not take an invite.
+    #[error("{}", invite_refused(*.second, .code))]
+    Invite {
+        /// Whether it is the second of two.
+        second: bool,
+        /// What the relay said.
+        code: String,
+    },
+    /// It took the invite, which founds nothing.
+    #[error(
+        "the invite founds no workspace ({0}): use a bootstrap invite, as a relay prints at its first start or drover \
+         workspace new makes"
+    )]
+    NoBootstrap(String),
     /// No workspace, hence nothing to run in.
     #[error("could not found a workspace: {0}")]
-    Founding(Stop),
+    Founding(#[from] Stop),
+}
+
+/// What to do about an invite; a relay has one answer to all that is wrong with one (06 §5).
+fn invite_refused(second: bool, code: &str) -> String {
+    let which = match second {
+        false => "the invite",
+        true => "the second invite, after the first was spent",
+    };
+    match code {
+        "quota/seats_exhausted" => format!(
+            "the relay does not take {which} ({code}): it was used before or has expired, or link and code do not belong \
+             together or to this relay; use a new bootstrap invite, such as drover workspace new makes"
+        ),
+        "quota/rate_limited" => format!(
+            "the relay does not take {which} ({code}): there were too many attempts; wait a minute and run again"
+        ),
+        _ => format!("the relay does not take {which}: {code}"),
+    }
 }
 
 /// Runs the scripts the options choose.
@@ -77,14 +112,13 @@ pub async fn conform(options: &Options) -> Result<Report, Error> {
     getrandom::fill(&mut id).expect("the operating system's random source");
     let mut run = Run::new(id);
     for invite in options.invites.iter().take(2) {
-        found(&options.target, &mut run, invite, &chosen)
-            .await
-            .map_err(Error::Founding)?;
+        found(&options.target, &mut run, invite, &chosen).await?;
     }
     let founded = run.workspaces.len();
     let runner = Runner {
         run: Arc::new(run),
         target: options.target.clone(),
+        gone: Arc::default(),
     };
     let (probes, rules): (Vec<_>, Vec<_>) = (0..).zip(chosen).partition(|(_, (script, _))| script.probe);
 
@@ -129,9 +163,11 @@ pub async fn conform(options: &Options) -> Result<Report, Error> {
         .into_iter()
         .map(|((form, name), why)| (format!("{name} ({})", form.name()), why))
         .collect();
+    let gone = runner.gone.lock().await.take();
     Ok(Report {
         lines,
         missing,
+        gone,
         took: begun.elapsed(),
     })
 }
@@ -145,19 +181,46 @@ fn is_meant(script: &Script, word: &str) -> bool {
 struct Runner {
     run: Arc<Run>,
     target: Target,
+    /// How it showed that the relay went away. Locked while that is found out: nothing is begun meanwhile.
+    gone: Arc<Mutex<Option<String>>>,
 }
 
 impl Runner {
     async fn one(&self, index: usize, script: Script, form: Form) -> Line {
+        if self.gone.lock().await.is_some() {
+            return Line::new(index, &script, form, Verdict::NotRun);
+        }
         let begun = Instant::now();
         let verdict = match interpret::run(&script, form, &self.target, &self.run).await {
             Ok(()) => Verdict::Kept,
+            Err(stop) if self.is_gone().await => Verdict::CutOff(stop.to_string()),
             Err(stop) => Verdict::Failed(stop.to_string()),
         };
         Line {
             took: begun.elapsed(),
             ..Line::new(index, &script, form, verdict)
         }
+    }
+
+    /// Whether the relay is not there any more, which is why a rule failed just now. It is asked several times: it may
+    /// need a moment to accept again.
+    async fn is_gone(&self) -> bool {
+        let mut gone = self.gone.lock().await;
+        let mut pauses = AGAIN_AFTER.into_iter();
+        while gone.is_none() {
+            let Err(stop) = self.answers().await else {
+                return false;
+            };
+            match pauses.next() {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => *gone = Some(stop.to_string()),
+            }
+        }
+        true
+    }
+
+    async fn answers(&self) -> Result<(), Stop> {
+        Link::open(&self.target, Form::Array).await?.sign_of_life().await
     }
 
     async fn all_at_once(&self, scripts: Vec<(usize, (Script, Form))>) -> Vec<Line> {

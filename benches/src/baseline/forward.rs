@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 const READ_BYTES: usize = 64 << 10;
 
 /// What is forwarded, and how.
-#[derive(Clone, Copy)]
 pub(crate) struct Forwarding {
     /// Connections per call, in the order they connect.
     pub(crate) participants: usize,
@@ -25,7 +24,7 @@ pub(crate) struct Forwarding {
     /// Bytes in front of it that are replaced by `head`.
     pub(crate) cut_bytes: usize,
     /// What a recipient is sent first.
-    pub(crate) head: [u8; 4],
+    pub(crate) head: Vec<u8>,
     /// Shortest time between two turns.
     pub(crate) turn: Duration,
 }

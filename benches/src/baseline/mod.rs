@@ -25,6 +25,7 @@ use crate::process::Process;
 use client::Client;
 use drover_wire::id::GroupId;
 use server::Server;
+pub(crate) use socket::Socket;
 use std::fs::File;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -74,7 +75,7 @@ pub(crate) fn ingest(args: &BenchArgs) -> Result<Vec<Row>, Error> {
         name,
         work,
         connections: args.connections.unwrap_or(CONNECTIONS).max(1),
-        message_bytes: message_bytes(args.size.unwrap_or(SIZE_BYTES)),
+        message_bytes: message_bytes(args.size_or(SIZE_BYTES)),
         window: args.window.max(1),
         rate: None,
     };
@@ -100,7 +101,7 @@ pub(crate) fn fanout(args: &BenchArgs) -> Result<Vec<Row>, Error> {
         name,
         work: Work::Fanout { batched },
         connections: 1 + args.connections.unwrap_or(SUBSCRIBERS).max(1),
-        message_bytes: message_bytes(args.size.unwrap_or(SIZE_BYTES)),
+        message_bytes: message_bytes(args.size_or(SIZE_BYTES)),
         window: args.window.max(1),
         rate: args.rate,
     };
@@ -115,7 +116,7 @@ pub(crate) fn fanout(args: &BenchArgs) -> Result<Vec<Row>, Error> {
 
 /// The baseline of replay.
 pub(crate) fn replay(args: &BenchArgs) -> Result<Vec<Row>, Error> {
-    let size_bytes = args.size.unwrap_or(STREAM_SIZE_BYTES);
+    let size_bytes = args.size_or(STREAM_SIZE_BYTES);
     let plan = Plan {
         name: "raw-stream",
         work: Work::Stream,
@@ -152,7 +153,7 @@ fn log_file(args: &BenchArgs) -> Result<File, Error> {
 
 /// Appends and syncs batches of records.
 fn append(args: &BenchArgs, name: &'static str, batch: usize) -> Result<Row, Error> {
-    let record_bytes = message_bytes(args.size.unwrap_or(SIZE_BYTES));
+    let record_bytes = message_bytes(args.size_or(SIZE_BYTES));
     let mut log = log_file(args)?;
     let records = vec![0x5a; batch * record_bytes];
     let process = Process::this_thread()?;
@@ -170,11 +171,8 @@ fn append(args: &BenchArgs, name: &'static str, batch: usize) -> Result<Row, Err
         }
         runs.push(window.close(done, taken)?);
     }
-    Ok(Row {
-        name,
-        what: format!("{batch} record(s) of {record_bytes} B appended, fdatasync"),
-        runs,
-    })
+    let what = format!("{batch} record(s) of {record_bytes} B appended, fdatasync");
+    Ok(Row::new(name, what, runs))
 }
 
 impl Plan {
@@ -203,13 +201,10 @@ impl Plan {
         serving
             .join()
             .map_err(|_| Error::Unexpected("the serving thread panicked".into()))??;
-        Ok(Row {
-            name: self.name,
-            what: format!(
-                "{:?}, {} connection(s), {} B, window {}",
-                self.work, self.connections, self.message_bytes, self.window
-            ),
-            runs,
-        })
+        let what = format!(
+            "{:?}, {} connection(s), {} B, window {}",
+            self.work, self.connections, self.message_bytes, self.window
+        );
+        Ok(Row::new(self.name, what, runs))
     }
 }

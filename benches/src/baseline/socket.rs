@@ -6,16 +6,16 @@ use mio::{Interest, Poll, Token};
 use std::io::{self, Read, Write};
 
 /// A socket and what could not be written yet.
-pub(super) struct Socket {
+pub(crate) struct Socket {
     stream: TcpStream,
-    pub(super) out: Vec<u8>,
+    pub(crate) out: Vec<u8>,
     /// Bytes of a message that is not whole.
     partial: usize,
 }
 
 impl Socket {
     /// Watched by `poll` under this number.
-    pub(super) fn new(poll: &Poll, stream: std::net::TcpStream, number: usize) -> Result<Self, Error> {
+    pub(crate) fn new(poll: &Poll, stream: std::net::TcpStream, number: usize) -> Result<Self, Error> {
         stream.set_nodelay(true).doing("set TCP_NODELAY")?;
         stream.set_nonblocking(true).doing("make a socket non-blocking")?;
         let mut stream = TcpStream::from_std(stream);
@@ -34,7 +34,7 @@ impl Socket {
     }
 
     /// Bytes read; 0 at the end, `None` when there is nothing to read.
-    pub(super) fn read(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Error> {
+    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Error> {
         match self.stream.read(buffer) {
             Ok(count) => Ok(Some(count)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
@@ -45,14 +45,14 @@ impl Socket {
     }
 
     /// Whole messages in `count` more bytes.
-    pub(super) fn messages(&mut self, count: usize, message_bytes: usize) -> usize {
+    pub(crate) fn messages(&mut self, count: usize, message_bytes: usize) -> usize {
         let bytes = self.partial + count;
         self.partial = bytes % message_bytes;
         bytes / message_bytes
     }
 
     /// Writes what the kernel takes.
-    pub(super) fn flush(&mut self) -> Result<(), Error> {
+    pub(crate) fn flush(&mut self) -> Result<(), Error> {
         let mut written = 0;
         while written < self.out.len() {
             match self.stream.write(&self.out[written..]) {

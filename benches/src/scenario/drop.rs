@@ -1,5 +1,5 @@
 //! DROP of a long log: an operation is one envelope deleted. Once alone, for its CPU time, and once beside SENDs of other
-//! groups of the same shard, for what they notice of it.
+//! groups of the same shard, for what they notice of it. And what they notice of the compaction that follows.
 
 use super::ingest::Ingest;
 use super::steady::{self, Carries, Steady};
@@ -19,7 +19,7 @@ use drover_wire::id::{GroupId, Hash, Signature};
 use drover_wire::retention::{Control, Policy};
 use ed25519_dalek::SigningKey;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Envelopes that are deleted, of the reference setting.
 const ENVELOPES: usize = 100_000;
@@ -34,18 +34,13 @@ const UNSIGNED: Signature = Signature([0; 64]);
 /// Measures it, alone and beside SENDs.
 pub(super) fn run(args: &BenchArgs) -> Result<Vec<Row>, Error> {
     let envelopes = args.envelopes.unwrap_or(ENVELOPES).max(1);
-    let size_bytes = args.size.unwrap_or(SIZE_BYTES);
-    let mut bench = Bench::enter(args, super::LOADERS.max(steady::WRITERS), false)?;
-    // A policy that is due at once takes two authorizers (08 §12).
-    let mut founder = bench.workspace.connect_founder(&bench.target, &[])?;
-    let second = bench.workspace.device(0).clone();
-    let set = bench.workspace.authority()?.joined_by(&second);
-    bench.workspace.authority()?.publish(&mut founder, set)?;
+    let size_bytes = args.size_or(SIZE_BYTES);
+    let (mut bench, second) = enter(args)?;
     let (mut alone, mut beside) = (Vec::new(), Vec::new());
     for _ in 0..args.runs.max(1) {
-        let log = Log::fill(&mut bench, &second, size_bytes, envelopes)?;
+        let log = Log::fill(&mut bench, &second, size_bytes, envelopes, None)?;
         alone.push(log.drop_alone(&bench)?);
-        let log = Log::fill(&mut bench, &second, size_bytes, envelopes)?;
+        let log = Log::fill(&mut bench, &second, size_bytes, envelopes, None)?;
         beside.push(log.drop_beside_sends(args, &bench)?);
     }
     Ok(vec![
@@ -62,6 +57,42 @@ pub(super) fn run(args: &BenchArgs) -> Result<Vec<Row>, Error> {
     ])
 }
 
+/// Envelopes of each of two groups in one piece, and pieces: several segments of which half is dropped.
+const COMPACT_PIECE: usize = 25_000;
+const COMPACT_PIECES: usize = 16;
+/// How long a compaction may take to come and to end.
+const COMPACT_TIMEOUT: Duration = Duration::from_secs(120);
+/// How often is looked whether it has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Measures SENDs beside a compaction.
+pub(super) fn compact(args: &BenchArgs) -> Result<Row, Error> {
+    let size_bytes = args.size_or(SIZE_BYTES);
+    let (mut bench, second) = enter(args)?;
+    let mut runs = Vec::new();
+    for _ in 0..args.runs.max(1) {
+        let kept = bench.workspace.groups(1)[0];
+        let log = Log::fill(&mut bench, &second, size_bytes, COMPACT_PIECE, Some(kept))?;
+        runs.push(log.compact_beside_sends(args, &bench)?);
+    }
+    let what = format!(
+        "SEND, {} per s, while half-dead segments are rewritten",
+        steady::RATE
+    );
+    Ok(row("compact", what, runs))
+}
+
+/// A workspace that may drop, and the second key of its policy.
+fn enter(args: &BenchArgs) -> Result<(Bench, SigningKey), Error> {
+    let mut bench = Bench::enter(args, super::LOADERS.max(steady::WRITERS), false)?;
+    // A policy that is due at once takes two authorizers (08 §12).
+    let mut founder = bench.workspace.connect_founder(&bench.target, &[])?;
+    let second = bench.workspace.device(0).clone();
+    let set = bench.workspace.authority()?.joined_by(&second);
+    bench.workspace.authority()?.publish(&mut founder, set)?;
+    Ok((bench, second))
+}
+
 /// A group's log that may be dropped.
 struct Log {
     peer: Peer,
@@ -70,15 +101,26 @@ struct Log {
 }
 
 impl Log {
-    /// Stores the envelopes and a checkpoint behind them in a new group, and what allows the DROP.
+    /// Stores the envelopes and a checkpoint behind them in a new group, and what allows the DROP. With a group that is
+    /// kept, both get as many by turns, several times.
     fn fill(
         bench: &mut Bench,
         second: &SigningKey,
         size_bytes: usize,
-        envelopes: usize,
+        mut envelopes: usize,
+        kept: Option<GroupId>,
     ) -> Result<Self, Error> {
         let group = bench.workspace.groups(1)[0];
+        if let Some(kept) = kept {
+            for _ in 0..COMPACT_PIECES {
+                Ingest::fill(bench, group, size_bytes, envelopes)?;
+                Ingest::fill(bench, kept, size_bytes, envelopes)?;
+            }
+        }
         let stored = Ingest::fill(bench, group, size_bytes, envelopes + 1)?;
+        if kept.is_some() {
+            envelopes *= COMPACT_PIECES + 1;
+        }
         let (_, checkpoint) = stored.into_iter().max().unwrap_or_default();
         let mut peer = bench.workspace.connect_founder(&bench.target, &[group])?;
         let key = new_key();
@@ -139,27 +181,72 @@ impl Log {
         Ok(run)
     }
 
-    /// SENDs before it, for half the time, and then until it has ended.
-    fn drop_beside_sends(self, args: &BenchArgs, bench: &Bench) -> Result<Run, Error> {
+    /// SENDs before it, and then until old segments are gone.
+    fn compact_beside_sends(self, args: &BenchArgs, bench: &Bench) -> Result<Run, Error> {
+        let (mut net, mut load, dropper, instruction) = self.beside(bench)?;
+        steady::turn_for(&mut net, &mut load, RAMP)?;
+        load.steady.latencies.reset();
+        steady::turn_for(&mut net, &mut load, Duration::from_secs_f64(args.seconds))?;
+        let idle = load.steady.take_latencies();
+
+        let relay = bench.spawned()?;
+        let before = relay.borrow().segments()?;
+        load.due = Some(instruction);
+        net.nudge(dropper, &mut load)?;
+        let started = Instant::now();
+        while load.deleted.is_none() && started.elapsed() < DROP_TIMEOUT {
+            steady::turn(&mut net, &mut load)?;
+        }
+        load.steady.latencies.reset();
+        let window = Window::open(bench.server.as_ref())?;
+        while relay.borrow().segments()?.is_superset(&before) {
+            if window.elapsed() > COMPACT_TIMEOUT {
+                return Err(Error::Unexpected(format!(
+                    "nothing was compacted within {COMPACT_TIMEOUT:?}"
+                )));
+            }
+            steady::turn_for(&mut net, &mut load, LOOK_EVERY)?;
+        }
+        let busy = load.steady.take_latencies();
+        let took = window.elapsed();
+        let ms = |latencies: &Latencies| latencies.value_at_quantile(0.99) as f64 / 1e6;
+        let extra = vec![
+            ("p99_ms_idle", ms(&idle)),
+            ("p99_times", ms(&busy) / ms(&idle).max(1e-6)),
+            ("compaction_ms", took.as_secs_f64() * 1e3),
+        ];
+        let mut run = window.close(busy.len(), busy)?;
+        run.extra = extra;
+        Ok(run)
+    }
+
+    /// A load of SENDs, and the DROP that is not sent yet.
+    fn beside(self, bench: &Bench) -> Result<(Net, Beside, usize, Vec<u8>), Error> {
         let groups: Vec<GroupId> = bench.workspace.groups(steady::WRITERS);
         let mut net = Net::new()?;
         for (number, &group) in groups.iter().enumerate() {
             net.add(bench.workspace.connect(&bench.target, number, group)?)?;
         }
-        let envelopes = self.envelopes;
         let dropper = net.add(self.peer)?;
-        let mut load = Beside {
+        let load = Beside {
             steady: Steady::new(groups.into_iter()),
             due: None,
             deleted: None,
         };
+        Ok((net, load, dropper, self.instruction))
+    }
+
+    /// SENDs before it, for half the time, and then until it has ended.
+    fn drop_beside_sends(self, args: &BenchArgs, bench: &Bench) -> Result<Run, Error> {
+        let envelopes = self.envelopes;
+        let (mut net, mut load, dropper, instruction) = self.beside(bench)?;
         steady::turn_for(&mut net, &mut load, RAMP)?;
         load.steady.latencies.reset();
         steady::turn_for(&mut net, &mut load, Duration::from_secs_f64(args.seconds / 2.0))?;
         let idle = load.steady.take_latencies();
 
         let window = Window::open(bench.server.as_ref())?;
-        load.due = Some(self.instruction);
+        load.due = Some(instruction);
         net.nudge(dropper, &mut load)?;
         while load.deleted.is_none() {
             if window.elapsed() > DROP_TIMEOUT {

@@ -24,7 +24,7 @@ const SIZE_BYTES: usize = 256;
 /// Measures it.
 pub(super) fn run(args: &BenchArgs) -> Result<Row, Error> {
     let subscribers = args.connections.unwrap_or(SUBSCRIBERS).max(1);
-    let size_bytes = args.size.unwrap_or(SIZE_BYTES);
+    let size_bytes = args.size_or(SIZE_BYTES);
     let groups = args.groups.unwrap_or(1).clamp(1, subscribers);
     let bench = Bench::enter(args, subscribers + groups, false)?;
     let ids = bench.workspace.groups(groups);

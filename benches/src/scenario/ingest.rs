@@ -21,7 +21,7 @@ const SIZE_BYTES: usize = 256;
 /// Measures it.
 pub(super) fn run(args: &BenchArgs) -> Result<Row, Error> {
     let connections = args.connections.unwrap_or(CONNECTIONS).max(1);
-    let size_bytes = args.size.unwrap_or(SIZE_BYTES);
+    let size_bytes = args.size_or(SIZE_BYTES);
     let bench = Bench::enter(args, connections, false)?;
     let groups = bench.workspace.groups(args.groups.unwrap_or(connections).max(1));
     let mut net = Net::new()?;

@@ -24,20 +24,11 @@ const ROUNDS_MAX: usize = 64;
 
 /// Measures it.
 pub(super) fn run(args: &BenchArgs) -> Result<Row, Error> {
-    let size_bytes = args.size.unwrap_or(SIZE_BYTES);
+    let size_bytes = args.size_or(SIZE_BYTES);
     let bench = Bench::enter(args, super::LOADERS, false)?;
     let group = bench.workspace.groups(1)[0];
-    let mut items: Vec<Item> = Ingest::fill(&bench, group, size_bytes, args.stored())?
-        .into_iter()
-        .map(|(seq, hash)| recon::item(seq, &Hash(hash)))
-        .collect();
-    items.sort_unstable();
-    let mut client = Client {
-        group,
-        items,
-        missing: args.missing.min(args.stored()),
-        random: 0x9e37_79b9_7f4a_7c15,
-    };
+    let items = stored(&bench, group, size_bytes, args.stored())?;
+    let mut client = Client::new(group, items, args.missing);
     client.connection(&bench, Duration::ZERO, 0)?;
     let mut runs = Vec::new();
     for _ in 0..args.runs.max(1) {
@@ -67,6 +58,67 @@ pub(super) fn run(args: &BenchArgs) -> Result<Row, Error> {
     Ok(row("recon", what, runs))
 }
 
+/// Groups of the cold setting, each reconciled once after a start.
+const COLD_GROUPS: usize = 8;
+/// Ciphertext of its envelopes, bytes: together they are more than the log keeps in memory.
+const COLD_SIZE_BYTES: usize = 1024;
+
+/// Measures it with groups that are not in memory: the relay is killed and started before each run.
+pub(super) fn cold(args: &BenchArgs) -> Result<Row, Error> {
+    let size_bytes = args.size_or(COLD_SIZE_BYTES);
+    let mut bench = Bench::enter(args, super::LOADERS, false)?;
+    let groups = bench
+        .workspace
+        .groups(args.groups.unwrap_or(COLD_GROUPS).max(1) + 1);
+    let (last, groups) = groups
+        .split_last()
+        .ok_or_else(|| Error::Usage("--groups: at least 1".into()))?;
+    let mut clients = Vec::new();
+    for group in groups {
+        let items = stored(&bench, *group, size_bytes, args.stored())?;
+        clients.push(Client::new(*group, items, args.missing));
+    }
+    // What comes last may stay in a segment whose index is in memory.
+    let filling = 2 * SEGMENT_BYTES / size_bytes.max(1);
+    stored(&bench, *last, size_bytes, filling)?;
+    let mut runs = Vec::new();
+    for _ in 0..args.runs.max(1) {
+        bench.restart()?;
+        let mut windows = Vec::new();
+        let mut rounds_max = 0;
+        for client in &mut clients {
+            let (window, rounds) = client.connection(&bench, Duration::ZERO, 1)?;
+            windows.push(window);
+            rounds_max = rounds_max.max(rounds);
+        }
+        let mut run = Run::merged(windows).ok_or_else(|| Error::Usage("--groups: at least 1".into()))?;
+        let ms = |quantile| run.latencies.value_at_quantile(quantile) as f64 / 1e6;
+        run.extra = vec![
+            ("p50_ms", ms(0.5)),
+            ("max_ms", ms(1.0)),
+            ("rounds_max", rounds_max as f64),
+        ];
+        runs.push(run);
+    }
+    let what = format!(
+        "RECON of {} envelopes of which the client lacks {}, group cold",
+        args.stored(),
+        args.missing.min(args.stored())
+    );
+    Ok(row("recon-cold", what, runs))
+}
+
+/// What a segment of the relay's log takes, bytes.
+const SEGMENT_BYTES: usize = 64 << 20;
+
+/// Stores envelopes; their items, ascending.
+fn stored(bench: &Bench, group: GroupId, size_bytes: usize, count: usize) -> Result<Vec<Item>, Error> {
+    let stored = Ingest::fill(bench, group, size_bytes, count)?.into_iter();
+    let mut items: Vec<Item> = stored.map(|(seq, hash)| recon::item(seq, &Hash(hash))).collect();
+    items.sort_unstable();
+    Ok(items)
+}
+
 struct Client {
     group: GroupId,
     /// All there is, ascending.
@@ -76,6 +128,15 @@ struct Client {
 }
 
 impl Client {
+    fn new(group: GroupId, items: Vec<Item>, missing: usize) -> Self {
+        Self {
+            group,
+            missing: missing.min(items.len()),
+            items,
+            random: 0x9e37_79b9_7f4a_7c15,
+        }
+    }
+
     /// Reconciles over one connection, once and then until `length` has passed or `limit` is reached. Returns what was
     /// measured and the most rounds one took.
     fn connection(&mut self, bench: &Bench, length: Duration, limit: u64) -> Result<(Run, usize), Error> {

@@ -30,7 +30,7 @@ const BACKFILL_OVERHEAD_BYTES: usize = 256;
 
 /// Measures it.
 pub(super) fn run(args: &BenchArgs) -> Result<Row, Error> {
-    let size_bytes = args.size.unwrap_or(SIZE_BYTES);
+    let size_bytes = args.size_or(SIZE_BYTES);
     let bench = Bench::enter(args, super::LOADERS, false)?;
     let group = bench.workspace.groups(1)[0];
     Ingest::fill(&bench, group, size_bytes, args.stored())?;

@@ -45,6 +45,7 @@ targets! {
     websocket 4_000,
     http 4_000,
     session 1_500,
+    client 2_000,
     store 400,
     config 3_000,
 }

@@ -18,7 +18,7 @@ use crate::random::{Rng, Script};
 
 /// Heap on the thread that opens: what the files hold a few times over, and what the database takes in any case.
 fn heap_bytes(folder_bytes: usize) -> usize {
-    (64 << 20) + 8 * folder_bytes
+    (16 << 20) + 8 * folder_bytes
 }
 
 /// Files by their path in the folder.
@@ -26,6 +26,8 @@ type Files = BTreeMap<PathBuf, Vec<u8>>;
 
 const GROUPS: u8 = 3;
 const RECORDS: u64 = 30;
+/// No file grows beyond twice this.
+const FILE_BYTES_MAX: usize = 1 << 20;
 
 fn folder() -> tempfile::TempDir {
     // Memory if the system offers some: nothing here has to survive a power cut.
@@ -109,11 +111,17 @@ pub fn run(input: &[u8]) {
     while !script.is_over() {
         damage(&mut script, &mut files);
     }
+    // A folder with nothing in it becomes a new store.
+    if files.keys().all(|name| name == Path::new("LOCK")) {
+        return;
+    }
     // Empty, it is how an operator asks for no such check.
-    if let Some(synced) = files.get_mut(Path::new("SYNCED"))
-        && synced.is_empty()
-    {
-        synced.push(0);
+    for part in ["control", "log"] {
+        if let Some(synced) = files.get_mut(&Path::new(part).join("SYNCED"))
+            && synced.is_empty()
+        {
+            synced.push(0);
+        }
     }
     let folder = folder();
     for (name, bytes) in &files {
@@ -204,7 +212,8 @@ fn damage(script: &mut Script<'_>, files: &mut Files) {
             let copy = bytes.clone();
             files.insert(other, copy);
         }
-        7 => {
+        // Twice as long each time: what it does to the store shows in the first ones.
+        7 if bytes.len() < FILE_BYTES_MAX => {
             let tail = bytes[at..].to_vec();
             bytes.extend_from_slice(&tail);
         }

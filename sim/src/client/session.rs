@@ -7,14 +7,16 @@ mod reading;
 pub use held::Held;
 
 use super::{Ask, Notice};
-use crate::model::envelopes;
+use crate::model::{Subscription, envelopes};
 use crate::world::{Line, Outside};
 use bytes::Bytes;
 use drover_client::recon::Reconciler;
 use drover_client::{Identity, SealedEnvelope};
+use drover_wire::envelope::Envelope;
 use drover_wire::error::Code;
 use drover_wire::frame::{Frame, List32Buf, Wake};
 use drover_wire::id::{GroupId, Hash};
+use drover_wire::map::MapFrame;
 use drover_wire::recon;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -45,16 +47,23 @@ enum Due {
     Auth,
     Send(GroupId, Hash),
     Handshake(GroupId, Hash),
-    Sub { group: GroupId, from: u64 },
+    Sub {
+        group: GroupId,
+        from: u64,
+    },
     Replayed(GroupId),
     Recon(GroupId),
     Ask(Ask),
+    /// What was said in calls before it is answered only if it is refused.
+    Said,
 }
 
 /// A durable write that is not acknowledged.
 struct Unacked {
     frame: Bytes,
     group: GroupId,
+    /// It was sent on an earlier connection.
+    earlier: bool,
     /// Frames of it on this connection without an answer.
     under_way: usize,
     not_before_us: u64,
@@ -91,6 +100,12 @@ pub struct Session {
     window: usize,
     /// Told to the kinds.
     pub notices: Vec<Notice>,
+    /// It speaks the map form.
+    pub map: bool,
+    /// The version it offers.
+    pub version: u16,
+    /// Groups of which something was acknowledged on this connection.
+    pub proved: BTreeSet<GroupId>,
     /// Refused since it was last admitted.
     pub refused: Option<Code>,
     source: String,
@@ -124,6 +139,9 @@ impl Session {
             sent_here: BTreeSet::new(),
             window,
             notices: Vec::new(),
+            map: false,
+            version: 4,
+            proved: BTreeSet::new(),
             refused: None,
         }
     }
@@ -152,7 +170,7 @@ impl Session {
         self.state = State::Greeting;
         self.say(
             &Frame::Connect {
-                version: 4,
+                version: self.version,
                 groups: list.as_list(),
                 sent_at_ms: 0,
             },
@@ -179,8 +197,10 @@ impl Session {
             }
         }
         self.sent_here.clear();
+        self.proved.clear();
         for write in self.unacked.values_mut() {
             write.under_way = 0;
+            write.earlier = true;
         }
         for held in self.held.values_mut() {
             held.recon = None;
@@ -199,9 +219,32 @@ impl Session {
     }
 
     fn say(&mut self, frame: &Frame<'_>, due: Option<Due>, out: &mut Outside) {
+        let bytes = self.encode(frame);
+        self.say_bytes(bytes, due, out);
+    }
+
+    /// The frame in this session's form, where it has two.
+    fn encode(&self, frame: &Frame<'_>) -> Bytes {
         let mut bytes = Vec::new();
-        frame.encode(&mut bytes);
-        self.say_bytes(bytes.into(), due, out);
+        let map = match *frame {
+            _ if !self.map => None,
+            Frame::Connect { version, groups, .. } => Some(MapFrame::Connect { version, groups }),
+            Frame::Auth {
+                device_key,
+                signature,
+            } => Some(MapFrame::Proof {
+                device_key,
+                signature,
+            }),
+            Frame::Send { envelope } => Envelope::decode(envelope).ok().map(MapFrame::Send),
+            Frame::Recon { group, payload } => Some(MapFrame::Recon { group, payload }),
+            _ => None,
+        };
+        match map {
+            Some(map) => map.encode(&mut bytes),
+            None => frame.encode(&mut bytes),
+        }
+        bytes.into()
     }
 
     fn say_bytes(&mut self, bytes: Bytes, due: Option<Due>, out: &mut Outside) {
@@ -217,16 +260,30 @@ impl Session {
 
     /// Whether another frame may be sent before an answer comes.
     pub fn may_say(&self) -> bool {
-        self.state == State::Ready && self.due.len() < self.window
+        // In the map form an acknowledgement looks like a PUSH: one thing at a time tells them apart.
+        let window = if self.map { 1 } else { self.window };
+        self.state == State::Ready && self.due.len() < window && !self.talks()
+    }
+
+    /// Whether it has yet to learn what became of what it said in calls.
+    pub fn talks(&self) -> bool {
+        matches!(self.due.back(), Some(Due::Said))
+    }
+
+    /// CALL and MEDIA, with a WAKE query behind them: refusals that come before its answer are theirs.
+    pub fn talk(&mut self, frames: &[Frame<'_>], out: &mut Outside) {
+        for frame in frames {
+            self.say(frame, None, out);
+        }
+        self.say(&Frame::Wake(Wake::Query), Some(Due::Said), out);
     }
 
     /// Sends an envelope, now and again until it is acknowledged; returns its content address.
     pub fn send(&mut self, group: GroupId, ct: &[u8], out: &mut Outside) -> Hash {
         let envelope = SealedEnvelope::new(group, 0, ct.to_vec()).expect("a ciphertext of some bytes");
         let (hash, encoded) = (envelope.hash(), envelope.encode());
-        let mut frame = Vec::new();
-        Frame::Send { envelope: &encoded }.encode(&mut frame);
-        self.write(group, hash, frame.into(), Due::Send(group, hash), out);
+        let frame = self.encode(&Frame::Send { envelope: &encoded });
+        self.write(group, hash, frame, Due::Send(group, hash), out);
         hash
     }
 
@@ -247,6 +304,7 @@ impl Session {
         let write = self.unacked.entry(id).or_insert(Unacked {
             frame: frame.clone(),
             group,
+            earlier: false,
             under_way: 0,
             not_before_us: 0,
         });
@@ -267,6 +325,9 @@ impl Session {
         if asked || self.state != State::Ready {
             return;
         }
+        if self.map {
+            return self.subscribe_map(group, from, out);
+        }
         // From 1 on, SUB_ACK's head is never 0, and so never taken for a notice of the subscription there is.
         let from = if active { from.max(1) } else { from };
         self.say(
@@ -277,6 +338,27 @@ impl Session {
             Some(Due::Sub { group, from }),
             out,
         );
+        self.say(&Frame::Wake(Wake::Query), Some(Due::Replayed(group)), out);
+    }
+
+    fn subscribe_map(&mut self, group: GroupId, from: u64, out: &mut Outside) {
+        let Some(held) = self
+            .held
+            .get_mut(&group)
+            .filter(|held| held.subscription.is_none())
+        else {
+            return;
+        };
+        held.subscription = Some(Subscription::headless(group, from, &mut out.model));
+        let groups: List32Buf = [group].into_iter().collect();
+        let mut bytes = Vec::new();
+        MapFrame::Sub {
+            groups: groups.as_list(),
+            from_seq: Some(from),
+            no_backfill: None,
+        }
+        .encode(&mut bytes);
+        self.say_bytes(bytes.into(), None, out);
         self.say(&Frame::Wake(Wake::Query), Some(Due::Replayed(group)), out);
     }
 
@@ -330,7 +412,7 @@ impl Session {
                 }
                 return false;
             }
-            State::Ready => {}
+            State::Ready if !(self.talks() || self.map && !self.due.is_empty()) => {}
             _ => return false,
         }
         let mut done = true;
@@ -351,7 +433,10 @@ impl Session {
             let Some(held) = self.held.get_mut(&group) else {
                 continue;
             };
-            let resubscribe = held.subscription.as_ref().is_none_or(|s| s.handshakes_cut);
+            let resubscribe = held
+                .subscription
+                .as_ref()
+                .is_none_or(|s| s.handshakes_cut && !self.map);
             let behind = held.behind || held.subscription.as_ref().is_some_and(|s| s.behind);
             if held.wants && resubscribe {
                 done = false;

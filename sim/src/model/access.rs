@@ -35,6 +35,13 @@ impl Access {
         self.head().is_some_and(listed)
     }
 
+    /// Whether every set that anybody ever published lists this device.
+    pub fn always_lists(&self, device: &PublicKey) -> bool {
+        let entry = self.salt.map(|salt| EntryHash::of(device, &salt));
+        let listed = |set: &AccessSet| entry.is_some_and(|e| set.entries.binary_search(&e).is_ok());
+        self.head().is_some() && self.sets.values().all(listed)
+    }
+
     /// Whether it was told that this device is out.
     pub fn is_cut(&self, device: &PublicKey) -> bool {
         self.cut.contains(device)

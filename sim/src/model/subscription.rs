@@ -19,6 +19,8 @@ pub struct Subscription {
     excused: bool,
     /// Handshakes up to here have come.
     next_handshake: u64,
+    /// Nobody says what the head is: the map form's. Until the replay is over, `true` again.
+    headless: Option<bool>,
     /// The relay could not read the handshakes: they have to be asked for again.
     pub handshakes_cut: bool,
     /// The client has to reconcile before it knows everything.
@@ -40,8 +42,17 @@ impl Subscription {
             got: BTreeSet::new(),
             excused: false,
             next_handshake: 0,
+            headless: None,
             handshakes_cut: false,
             behind: false,
+        }
+    }
+
+    /// A SUB of the map form was sent: what is stored may be left out anywhere, and nobody says so (docs/map-form.md).
+    pub fn headless(group: GroupId, from: u64, model: &mut Model) -> Self {
+        Self {
+            headless: Some(true),
+            ..Self::new(group, from, from, model)
         }
     }
 
@@ -52,6 +63,11 @@ impl Subscription {
 
     /// Everything the backfill promised has come or the client knows what it lacks.
     pub fn replayed(&mut self, model: &Model) {
+        if self.headless.is_some() {
+            let head = model.on_disk(|disk| disk.head(envelopes(self.group)));
+            (self.head, self.headless, self.behind) = (head.unwrap_or(0), Some(false), true);
+            return;
+        }
         let wanted = model.on_disk(|disk| {
             disk.records_between(envelopes(self.group), self.last, self.head.saturating_add(1))
                 .count()
@@ -67,9 +83,9 @@ impl Subscription {
                 format!("{:?}: {seq} after {last}", self.group)
             });
         }
-        if !std::mem::take(&mut self.excused) {
+        if !std::mem::take(&mut self.excused) && self.headless != Some(true) {
             // A backfill may stop anywhere; what is committed after the head never stays out.
-            let lower = if seq <= self.head {
+            let lower = if seq <= self.head && self.headless.is_none() {
                 self.last
             } else {
                 self.last.max(self.head)

@@ -2,6 +2,8 @@
 //! when the socket dies; what a client writes arrives as whole messages or not at all.
 
 use super::agenda::{Agenda, Happening};
+use super::outside::tag_of;
+use crate::model::Calls;
 use bytes::{Buf, Bytes, BytesMut};
 use drover_engine::ConnId;
 use drover_engine::outbox::Outbox;
@@ -77,6 +79,8 @@ pub(crate) struct Conn {
     pub(crate) reading: bool,
     /// A read is on the agenda.
     read_due: bool,
+    /// Bytes not yet written of the message that the relay writes.
+    left: usize,
 }
 
 /// All of them.
@@ -150,6 +154,7 @@ impl Net {
             partial: BytesMut::new(),
             reading: true,
             read_due: false,
+            left: 0,
         });
         self.by_id.insert((shard, id), line);
         (line, id)
@@ -159,6 +164,11 @@ impl Net {
     pub(super) fn find(&self, shard: usize, id: ConnId) -> Option<Line> {
         let line = *self.by_id.get(&(shard, id))?;
         self.conns[line].is_open().then_some(line)
+    }
+
+    /// A connection with this id on that shard, though it may be closed: as far as the engine knows, it is there.
+    pub(super) fn known(&self, shard: usize, id: ConnId) -> Option<Line> {
+        self.by_id.get(&(shard, id)).copied()
     }
 
     fn next_id(&mut self, shard: usize) -> ConnId {
@@ -228,8 +238,16 @@ impl Net {
         Some(self.conns[line].shard)
     }
 
-    /// Moves bytes from the outbox to the socket as far as it takes them; a read of them comes onto the agenda.
-    pub(super) fn flush(&mut self, line: Line, latency_us: u64, agenda: &mut Agenda) {
+    /// Moves bytes from the outbox to the socket as far as it takes them; a read of them comes onto the agenda. `calls`
+    /// is told which messages are begun and finished.
+    pub(super) fn flush(
+        &mut self,
+        line: Line,
+        latency_us: u64,
+        mono_ms: u64,
+        agenda: &mut Agenda,
+        calls: &mut Calls,
+    ) {
         let conn = &mut self.conns[line];
         if matches!(conn.phase, Phase::Gone) {
             return;
@@ -242,6 +260,22 @@ impl Net {
                 let part = slice.len().min(room);
                 conn.socket.extend_from_slice(&slice[..part]);
                 taken += part;
+                let mut at = 0;
+                while at < part {
+                    if conn.left == 0 {
+                        // Whole messages lie in one slice.
+                        let Some((head, len)) = message_len(&slice[at..]) else {
+                            break;
+                        };
+                        conn.left = head + len;
+                        calls.starts(line, mono_ms, &slice[at..at + conn.left]);
+                    }
+                    let step = conn.left.min(part - at);
+                    (at, conn.left) = (at + step, conn.left - step);
+                    if conn.left == 0 {
+                        calls.finishes(line);
+                    }
+                }
                 if part < slice.len() {
                     break;
                 }
@@ -341,6 +375,13 @@ pub(crate) fn message_len(bytes: &[u8]) -> Option<(usize, usize)> {
         )),
         short => Some((2, short.into())),
     }
+}
+
+/// Whether this message, its head included, is MEDIA.
+pub(crate) fn is_media(message: &[u8]) -> bool {
+    messages(message)
+        .next()
+        .is_some_and(|payload| tag_of(payload) == 24)
 }
 
 /// The payloads of the messages in a run.

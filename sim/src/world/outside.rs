@@ -6,26 +6,28 @@ use super::net::{Input, Line, Net, Phase};
 use crate::codes;
 use crate::coverage::Coverage;
 use crate::dice::Dice;
-use crate::model::{Model, envelopes, handshakes};
-use crate::plan::{Fault, Plan};
+use crate::model::{Counts, Model, Row, envelopes, handshakes};
+use crate::plan::{Fault, Feature, Plan};
 use crate::sabotage::Saboteur;
 use crate::store::{SimStore, Verdict};
 use crate::trace::Trace;
 use bytes::Bytes;
 use drover_client::Identity;
-use drover_engine::Now;
 use drover_engine::bootstrap::Banner;
 use drover_engine::effects::{StoreRequest, Stores};
 use drover_engine::event::{StoreAnswer, Ticket};
 use drover_engine::metrics::Metrics;
 use drover_engine::shard::{Operator, Session, ShardMessage};
+use drover_engine::{Directory, Now};
 use drover_storage::StoreError;
 use drover_wire::access::AccessState;
 use drover_wire::envelope::Envelope;
-use drover_wire::frame::Frame;
-use drover_wire::id::{Hash, PublicKey, Token};
+use drover_wire::frame::{Frame, Keys, Wake};
+use drover_wire::id::{GroupId, Hash, PublicKey, Token};
+use drover_wire::map::{self, MapFrame};
+use drover_wire::wrap::Wrap;
 use ed25519_dalek::SigningKey;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -77,6 +79,12 @@ pub struct Outside {
     pub banners: Vec<Option<Banner>>,
     /// By workspace: invites that are open.
     pub invites: Vec<Vec<Token>>,
+    /// Every group there is, with its workspace.
+    pub groups: BTreeMap<GroupId, usize>,
+    /// Clients that the ringer has just rung.
+    pub(super) woken: Vec<usize>,
+    /// Of the process that runs.
+    pub(super) directory: Option<Arc<Directory>>,
     /// By client: its workspace and its device.
     pub(super) who: Vec<(usize, PublicKey)>,
     /// The same clients' keys: authorizers sign together when one of them asks.
@@ -95,7 +103,7 @@ impl Outside {
             agenda: Agenda::default(),
             clock: Clock::new(),
             net: Net::new(shards, plan.socket_bytes),
-            model: Model::new(store.clone(), plan.workspaces),
+            model: Model::new(store.clone(), plan.workspaces, plan.calls_max),
             store,
             stores: Vec::new(),
             mail: Vec::new(),
@@ -108,6 +116,9 @@ impl Outside {
             metrics: Vec::new(),
             banners: vec![None; plan.workspaces],
             invites: vec![Vec::new(); plan.workspaces],
+            groups: BTreeMap::new(),
+            woken: Vec::new(),
+            directory: None,
             who: Vec::new(),
             keys: Vec::new(),
             healed: false,
@@ -219,6 +230,9 @@ impl Outside {
         self.store.crash(|queued| misfortune.below(queued + 1));
         self.mail.clear();
         self.stores.clear();
+        self.directory = None;
+        self.model.calls.restarts();
+        self.model.wakes.restarts();
         for line in 0..self.net.conns.len() {
             if self.net.conns[line].held {
                 self.sever(line);
@@ -462,7 +476,18 @@ impl Outside {
 
     pub(super) fn flush(&mut self, line: Line) {
         let latency = self.latency_us();
-        self.net.flush(line, latency, &mut self.agenda);
+        let mono_ms = self.now().mono_ms;
+        let conn = &mut self.net.conns[line];
+        if conn.outbox.carries_media() && !matches!(conn.phase, Phase::Gone) {
+            let lane_ms = match &mut self.saboteur {
+                Some(saboteur) => saboteur.ages(mono_ms),
+                None => mono_ms,
+            };
+            let shed = conn.outbox.expire_media(lane_ms);
+            self.model.calls.expires(line, mono_ms, shed);
+        }
+        self.net
+            .flush(line, latency, mono_ms, &mut self.agenda, &mut self.model.calls);
     }
 
     pub(super) fn flush_dirty(&mut self, shard: usize) {
@@ -496,6 +521,9 @@ impl Outside {
             saboteur.reads(line, message);
         }
         let device = identity.public();
+        if map::is_map(message) {
+            return self.taken_map(workspace, &device, line, message);
+        }
         match Frame::decode(message) {
             Ok(Frame::Send { envelope }) => {
                 if let Ok(envelope) = Envelope::decode(envelope) {
@@ -513,7 +541,120 @@ impl Outside {
                 }
             }
             Ok(Frame::Join { body }) => self.model.joins(workspace, &device, body),
+            Ok(Frame::Connect { version, .. }) => self.model.calls.greeted(line, workspace, version.min(4)),
+            Ok(Frame::Sub { group, .. }) => self.model.calls.subscribes(line, group),
+            Ok(Frame::Keys(Keys::Publish { packages })) => {
+                let shelf = (workspace, device);
+                self.model.shelves.publishes(line, shelf, packages.iter());
+            }
+            Ok(Frame::Keys(Keys::Fetch { device, count })) => {
+                self.model.shelves.fetches(line, (workspace, device), count);
+            }
+            Ok(Frame::Wrap { body }) => {
+                if let Ok(wrap) = Wrap::decode(body) {
+                    self.model.wraps.stores(line, wrap.tag, wrap.group, wrap.epoch);
+                }
+            }
+            Ok(Frame::Wake(Wake::Register {
+                handle,
+                categories,
+                expires_at_ms: expires_ms,
+            })) => {
+                let row = Row {
+                    handle,
+                    categories,
+                    expires_ms,
+                };
+                self.model.wakes.asks(workspace, &device, Some(row));
+            }
+            Ok(Frame::Wake(Wake::Clear)) => self.model.wakes.asks(workspace, &device, None),
             _ => {}
+        }
+    }
+
+    fn taken_map(&mut self, workspace: usize, device: &PublicKey, line: Line, message: &[u8]) {
+        match MapFrame::decode(message) {
+            Ok(MapFrame::Send(envelope)) => {
+                let stream = envelopes(envelope.group);
+                self.model.taken(workspace, device, stream, envelope.hash);
+            }
+            Ok(MapFrame::Connect { version, .. }) => {
+                self.model.calls.greeted(line, workspace, version.min(4));
+            }
+            Ok(MapFrame::Sub { groups, .. }) => {
+                for group in groups.iter() {
+                    self.model.calls.subscribes(line, GroupId(*group));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A service's answer leaves.
+    pub(super) fn service_answers(&mut self, line: Line, message: &[u8]) {
+        let (workspace, device) = self.who[self.net.conns[line].client];
+        let judged = match Frame::decode(message) {
+            Ok(Frame::Keys(Keys::Published { remaining })) => self.model.shelves.published(line, remaining),
+            Ok(Frame::Keys(Keys::Bundles { packages })) => self.model.shelves.hands(line, packages.iter()),
+            Ok(Frame::Keys(Keys::None)) => self.model.shelves.hands(line, std::iter::empty()),
+            Ok(Frame::Wrap { body }) => self.model.wraps.stored(line, body),
+            Ok(Frame::Wake(Wake::Registered { .. } | Wake::Cleared)) => {
+                self.model.wakes.done(workspace, &device);
+                Ok(())
+            }
+            _ => Ok(()),
+        };
+        self.model.judge(judged);
+    }
+
+    /// The relay has ended a connection.
+    pub(super) fn ended(&mut self, line: Line) {
+        let (workspace, device) = self.who[self.net.conns[line].client];
+        self.model.calls.gone(line);
+        self.model.wakes.goes(workspace, &device, line);
+    }
+
+    /// Sessions the relay counts.
+    pub(super) fn sessions(&self) -> u64 {
+        self.metrics.iter().map(|metrics| metrics.ready.get()).sum()
+    }
+
+    /// What the relay counts of calls.
+    fn counts(&self, shard: usize) -> Counts {
+        let metrics = &self.metrics[shard];
+        Counts {
+            frames: metrics.frames_in[23].get() + metrics.frames_in[24].get(),
+            errors: metrics.errors_sent.each_ref().map(|counter| counter.get()),
+            denied: metrics.media_denied.get(),
+            shed: metrics.live_shed.get(),
+            open: self
+                .directory
+                .as_ref()
+                .map_or(0, |directory| directory.calls().open()),
+        }
+    }
+
+    /// A shard is about to be handed this message. Returns whether it is one of a call.
+    pub(super) fn call_begins(&mut self, shard: usize, line: Line, now: Now, message: &[u8]) -> bool {
+        let is_call = matches!(tag_of(message), 23 | 24);
+        if is_call {
+            let (sessions, counts) = (self.sessions(), self.counts(shard));
+            self.model.calls.counts(sessions);
+            self.model
+                .calls
+                .begins(line, now.mono_ms, now.wall_ms, message, counts);
+        }
+        is_call
+    }
+
+    /// It has handled that message of a call.
+    pub(super) fn call_ends(&mut self, shard: usize) {
+        let (sessions, counts) = (self.sessions(), self.counts(shard));
+        self.model.calls.counts(sessions);
+        let offered = self.model.calls.ends(counts, &self.groups);
+        if let Some((workspace, wall_ms)) = offered.filter(|_| self.plan.has(Feature::Wakes)) {
+            let access = &self.model.access[workspace];
+            self.model.wakes.rings(shard, workspace, wall_ms, access);
         }
     }
 
@@ -564,7 +705,20 @@ impl Outside {
 }
 
 /// The tag of a frame in the array form.
+///
+/// Of a map, the tag of its counterpart.
 pub fn tag_of(message: &[u8]) -> u8 {
+    if map::is_map(message) {
+        return match message.get(2) {
+            Some(1) => 2,
+            Some(2) => 3,
+            Some(3) => 7,
+            Some(4) => 9,
+            Some(5) => 10,
+            Some(8) => 15,
+            _ => 0,
+        };
+    }
     match message.get(1) {
         Some(0x18) => message.get(2).copied().unwrap_or_default(),
         Some(tag) => *tag,
@@ -574,6 +728,15 @@ pub fn tag_of(message: &[u8]) -> u8 {
 
 /// A frame in a few words.
 pub(super) fn describe(message: &[u8]) -> String {
+    if map::is_map(message) {
+        return match MapFrame::decode(message) {
+            Ok(MapFrame::Send(e)) => format!("SEND (map) {:?} {:?}, {} bytes", e.group, e.hash, e.ct.len()),
+            Ok(MapFrame::Push(e)) => format!("PUSH (map) {:?} {} {:?}", e.group, e.seq, e.hash),
+            Ok(MapFrame::Error { code, .. }) => format!("ERROR (map) {code:?}"),
+            Ok(_) => format!("tag {} as a map, {} bytes", tag_of(message), message.len()),
+            Err(_) => format!("{} bytes that don't decode", message.len()),
+        };
+    }
     match Frame::decode(message) {
         Ok(Frame::Send { envelope }) => match Envelope::decode(envelope) {
             Ok(e) => format!("SEND {:?} {:?}, {} bytes", e.group, e.hash, e.ct.len()),
@@ -594,6 +757,15 @@ pub(super) fn describe(message: &[u8]) -> String {
             code, retry_after_s, ..
         }) => format!("ERROR {code:?} after {retry_after_s} s"),
         Ok(Frame::Access { body }) => format!("ACCESS, {} bytes", body.len()),
+        Ok(Frame::Call {
+            call_id, group, kind, ..
+        }) => format!("CALL {call_id:?} {group:?} kind {kind}"),
+        Ok(Frame::Media {
+            call_id,
+            stream,
+            seq,
+            ct,
+        }) => format!("MEDIA {call_id:?} {stream:?} {seq}, {} bytes", ct.len()),
         Ok(frame) => frame.name().to_owned(),
         Err(_) => format!("{} bytes that don't decode", message.len()),
     }

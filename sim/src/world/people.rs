@@ -3,9 +3,11 @@
 use super::Outside;
 use crate::client::{Client, Kind, Session};
 use crate::client::{
-    admin, founder, handshaker, joiner, keeper, live, reconciler, recovery, sender, subscriber,
+    admin, caller, founder, handshaker, joiner, keeper, live, reconciler, recovery, sender, sleeper, stocker,
+    subscriber, wrapper,
 };
 use crate::codes;
+use crate::plan::Feature;
 use drover_client::Identity;
 use drover_wire::id::{GroupId, Hash};
 use ed25519_dalek::SigningKey;
@@ -39,6 +41,7 @@ impl Cast<'_> {
         let plan = self.out.plan.clone();
         for group in &self.groups {
             self.out.model.hides(&group.0, 7);
+            self.out.groups.insert(*group, self.workspace);
         }
         for number in 0..codes::TOKENS {
             self.out.model.hides(&codes::token(self.workspace, number).0, 6);
@@ -91,6 +94,18 @@ impl Cast<'_> {
     fn ordinary(&mut self) -> Vec<Box<dyn Kind>> {
         let dice = &mut self.out.dice;
         let mut kinds: Vec<Box<dyn Kind>> = Vec::new();
+        if self.out.plan.has(Feature::Calls) && dice.chance(0.8) {
+            kinds.push(Box::<caller::Caller>::default());
+        }
+        if self.out.plan.has(Feature::Keys) && dice.chance(0.5) {
+            kinds.push(Box::<stocker::Stocker>::default());
+        }
+        if self.out.plan.has(Feature::Wraps) && dice.chance(0.4) {
+            kinds.push(Box::<wrapper::Wrapper>::default());
+        }
+        if self.out.plan.has(Feature::Wakes) && dice.chance(0.5) {
+            kinds.push(Box::<sleeper::Sleeper>::default());
+        }
         for _ in 0..dice.between(1, 3) {
             kinds.push(match dice.below(10) {
                 0..4 => Box::<sender::Sender>::default(),
@@ -109,7 +124,7 @@ impl Cast<'_> {
         self.out.model.hides(&identity.public().0, 6);
         self.out.keys.push(SigningKey::from_bytes(&identity.seed()));
         let name = format!("{name} of {}", self.workspace);
-        let session = Session::new(
+        let mut session = Session::new(
             number,
             name,
             self.workspace,
@@ -117,6 +132,10 @@ impl Cast<'_> {
             self.groups.clone(),
             self.out.plan.burst.max(16),
         );
+        session.map = self.out.plan.has(Feature::Maps) && self.out.dice.chance(0.4);
+        if self.out.dice.chance(0.05) {
+            session.version = 2;
+        }
         self.clients.push(Client::new(session, kinds, actions));
     }
 }

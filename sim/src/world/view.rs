@@ -4,6 +4,7 @@ use super::net::{Phase, messages};
 use super::outside::{Letter, Outside, tag_of};
 use super::{Happening, Line};
 use crate::codes;
+use crate::sabotage::Way;
 use bytes::Bytes;
 use drover_engine::ConnId;
 use drover_engine::effects::{CloseHow, CloseReason, CodeCheck, Effects, StoreRequest};
@@ -11,6 +12,7 @@ use drover_engine::event::Ticket;
 use drover_engine::outbox::{Outbound, Room};
 use drover_engine::shard::{Session, ShardMessage};
 use drover_engine::wake::Wake;
+use drover_wire::frame::Frame;
 
 /// How long what is queued for a closed connection may take to leave (transport: 5 s).
 const FLUSH_US: u64 = 5_000_000;
@@ -48,8 +50,22 @@ impl Outside {
             let tag = tag_of(message);
             let (workspace, device) = self.who[client];
             self.model.leaves(workspace, &device, tag);
-            if tag == 6 {
-                self.access_leaves(workspace, message);
+            match tag {
+                6 => self.access_leaves(workspace, message),
+                8 => {
+                    if let Ok(Frame::SubAck { group, .. }) = Frame::decode(message) {
+                        self.model.calls.subscribed(line, group);
+                    }
+                }
+                16 | 22 | 25 => self.service_answers(line, message),
+                23 => self.model.calls.reaches(line, message),
+                24 => {
+                    // Nobody honest queues it here.
+                    let mono_ms = self.now().mono_ms;
+                    self.model.calls.reaches(line, message);
+                    self.model.calls.queues(line, mono_ms, &bytes, None);
+                }
+                _ => {}
             }
             self.note_line(b'q', line, |text| {
                 text.push_str("is queued ");
@@ -57,6 +73,35 @@ impl Outside {
             });
         }
         true
+    }
+
+    /// Queues MEDIA for a connection, as the engine or a saboteur wants it.
+    fn speak(&mut self, line: Line, message: &Bytes) {
+        let (mono_ms, client) = (self.now().mono_ms, self.net.conns[line].client);
+        let (workspace, device) = self.who[client];
+        if let Some(payload) = messages(message).next() {
+            self.model.calls.reaches(line, payload);
+        }
+        self.model.leaves(workspace, &device, 24);
+        let conn = &mut self.net.conns[line];
+        if !conn.is_open() {
+            return; // of which the engine has yet to hear
+        }
+        let lane_ms = match &mut self.saboteur {
+            Some(saboteur) => saboteur.ages(mono_ms),
+            None => mono_ms,
+        };
+        let shed = conn.outbox.push_media(lane_ms, message.clone());
+        self.model.calls.queues(line, mono_ms, message, Some(shed));
+        self.net.mark_dirty(line);
+        self.note_line(b'~', line, |text| {
+            let what = messages(message).next().map(super::outside::describe);
+            text.push_str("is queued ");
+            text.push_str(&what.unwrap_or_default());
+            if shed > 0 {
+                text.push_str(&format!(", {shed} others are shed"));
+            }
+        });
     }
 }
 
@@ -91,12 +136,22 @@ impl Effects for View<'_> {
     }
 
     fn media(&mut self, id: ConnId, message: &Bytes) {
-        let Some(line) = self.open(id) else { return };
-        let mono_ms = self.out.now_us() / 1000;
-        self.out.net.conns[line]
-            .outbox
-            .push_media(mono_ms, message.clone());
-        self.out.net.mark_dirty(line);
+        let Some(line) = self.out.net.known(self.me, id) else {
+            return;
+        };
+        let Some(mut saboteur) = self.out.saboteur.take() else {
+            return self.out.speak(line, message);
+        };
+        let ways = saboteur.speaks(line, message);
+        self.out.saboteur = Some(saboteur);
+        for (to, way) in ways {
+            match way {
+                Way::Lane => self.out.speak(to, message),
+                Way::Behind(run) => {
+                    self.out.queue(to, run);
+                }
+            }
+        }
     }
 
     fn watch_room(&mut self, id: ConnId) {
@@ -108,6 +163,9 @@ impl Effects for View<'_> {
 
     fn close(&mut self, id: ConnId, how: CloseHow, reason: CloseReason) {
         let Some(line) = self.open(id) else { return };
+        let sessions = self.out.sessions();
+        self.out.ended(line);
+        self.out.model.calls.counts(sessions);
         if let Some(saboteur) = &mut self.out.saboteur
             && !saboteur.closes(line, how)
         {
@@ -120,7 +178,9 @@ impl Effects for View<'_> {
         let conn = &mut self.out.net.conns[line];
         if how == CloseHow::Evict {
             conn.outbox.clear(true);
+            self.out.model.calls.clears(line);
         }
+        let conn = &mut self.out.net.conns[line];
         conn.phase = Phase::Leaving;
         conn.watched = false;
         conn.inbox.clear();
@@ -161,7 +221,15 @@ impl Effects for View<'_> {
         }
     }
 
-    fn authenticated(&mut self, _: ConnId) {}
+    fn authenticated(&mut self, id: ConnId) {
+        if let Some(line) = self.out.net.known(self.me, id) {
+            let sessions = self.out.sessions();
+            self.out.model.calls.admitted(line, sessions);
+            let (workspace, device) = self.out.who[self.out.net.conns[line].client];
+            let now_us = self.out.now_us();
+            self.out.model.wakes.wakes_up(workspace, &device, line, now_us);
+        }
+    }
 
     fn migrate(&mut self, id: ConnId, shard: usize, session: Box<Session>) {
         if let Some(line) = self.open(id) {
@@ -178,7 +246,41 @@ impl Effects for View<'_> {
         self.out.ask_store(self.me, ticket, request);
     }
 
-    fn wake(&mut self, _: Vec<Wake>) {}
+    fn wake(&mut self, wakes: Vec<Wake>) {
+        let wakes = match &mut self.out.saboteur {
+            Some(saboteur) => saboteur.wakes(wakes),
+            None => wakes,
+        };
+        let (now_us, wall_ms) = (self.out.now_us(), self.out.wall_ms());
+        for wake in wakes {
+            let of = (0..self.out.plan.workspaces).find(|n| codes::realm(*n) == wake.realm);
+            let (handle, category) = (wake.handle.0, wake.category);
+            let workspace = of.unwrap_or(usize::MAX);
+            let woken = self
+                .out
+                .model
+                .wakes
+                .woken(self.me, workspace, &handle, category, (now_us, wall_ms));
+            self.out.coverage.add("wakes", 1);
+            self.out.note(b"z", |line| {
+                line.push_str(&format!("a device of {workspace} is woken: {category:?}"));
+            });
+            match woken {
+                Ok(device) => {
+                    let client = self.out.who.iter().position(|who| *who == (workspace, device));
+                    self.out.woken.extend(client);
+                }
+                Err(violation) => self.out.model.judge(Err(violation)),
+            }
+            if self.out.misfortune.chance(0.03) {
+                // The ringer does not know it.
+                self.out.model.wakes.forgets(&handle);
+                let shards = self.out.plan.shards;
+                let (shard, message) = ShardMessage::forget_handle(wake.realm, wake.handle, shards);
+                self.out.post(shard, Letter::Posted(message));
+            }
+        }
+    }
 
     fn offload(&mut self, ticket: Ticket, check: CodeCheck) -> bool {
         if self.out.misfortune.chance(0.05) {

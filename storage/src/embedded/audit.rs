@@ -9,7 +9,7 @@
 //!   gone; a missing journal, or one cut at a batch's end, is not noticed;
 //! - a batch's sequence number is not covered by its checksum; one that became too low makes the batch look flushed;
 //! - tables, blob files and manifests: a missing or unreadable one fails the opening, a damaged block or blob fails the
-//!   read that meets it (every block and blob has a checksum).
+//!   read that meets it (every block and blob has a checksum); numbers of entries are believed, see [`contents`].
 //!
 //! So this reads all journals first, strictly, and tells a torn tail from damage. A batch is a commit group, begun only
 //! after the one before it was synced, and its first item is its number. Hence what does not parse in the last journal
@@ -22,8 +22,9 @@
 //! One case stays undecided and is refused: a first batch of a fresh journal of which not even the beginning reached
 //! the disk but a later part did.
 
+use super::contents;
 use super::format::{DB, io};
-use super::tables::{GROUP_KEY, GroupMark, KEYSPACES};
+use super::tables::{GROUP_KEY, GroupMark};
 use super::{OpenError, RESTORE};
 use std::fs::{self, File};
 use std::io::{Read, Seek};
@@ -37,23 +38,29 @@ const TAG_END: u8 = 3;
 const TAG_CLEAR: u8 = 4;
 const TRAILER: &[u8] = b"FJL\x03";
 
-fn damaged(file: PathBuf, what: impl std::fmt::Display) -> OpenError {
+pub(super) fn damaged(file: PathBuf, what: impl std::fmt::Display) -> OpenError {
     OpenError::Unusable {
         file,
         reason: format!("{what}. {RESTORE}"),
     }
 }
 
-/// Checks the database under the store's folder; cuts off a torn tail that was never acknowledged.
-pub(super) fn before_open(folder: &Path, store: &[u8; 16], synced: u64) -> Result<(), OpenError> {
+/// Checks the database in the folder, which has so many keyspaces; cuts off a torn tail that was never acknowledged.
+pub(super) fn before_open(
+    folder: &Path,
+    store: &[u8; 16],
+    synced: u64,
+    keyspaces: usize,
+) -> Result<(), OpenError> {
     let db = folder.join(DB);
     let mut needed = vec![db.clone(), db.join("version"), db.join("lock")];
-    needed.extend((0..KEYSPACES).map(|n| db.join("keyspaces").join(n.to_string()).join("current")));
+    needed.extend((0..keyspaces).map(|n| db.join("keyspaces").join(n.to_string()).join("current")));
     for path in needed {
         if !path.try_exists().map_err(|e| io(&path, e))? {
             return Err(damaged(path, "this is missing"));
         }
     }
+    contents::check(&db, keyspaces)?;
     let journals = journals(&db)?;
     let mut seqno = None;
     let last = journals.len().saturating_sub(1);

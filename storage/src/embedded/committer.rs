@@ -7,14 +7,14 @@
 //! What several requests of a group write to one key of the control keyspace is folded into one item: items of a batch
 //! share a sequence number. The same overlay lets the checks of a request see the writes of those before it.
 
+use super::fjall_control::{Health, Slot};
 use super::synced::Synced;
-use super::tables::{self, GroupMark, KEY_BYTES_MAX, LOG_KEY_BYTES, Tables};
-use super::{Answer, Health, Slot, guarded};
+use super::tables::{self, GroupMark, KEY_BYTES_MAX, Tables};
+use crate::answer::{Answer, guarded};
 use crate::control::{Check, ControlBatch, DirectoryKey, Outcome};
 use crate::handoff::{Handoff, Parked};
-use crate::log::{AppendBatch, Delete, IndexEntry};
 use crate::{RealmId, StoreError};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use fjall::{OwnedWriteBatch, PersistMode};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,20 +27,12 @@ pub(super) const REQUESTS_MAX: usize = 4096;
 /// A group is closed once it holds this many bytes, so that a burst of large records does not hold up the first one
 /// for its whole length.
 const GROUP_BYTES_MAX: usize = 8 << 20;
-/// Keys and small values are copied together into pieces of this size: two allocations a record less. Also what a slow
-/// subscriber's single record keeps in memory at worst.
-const ARENA_BYTES: usize = 32 * 1024;
-/// Values from here on are kept as they come; smaller ones are copied, because a short record may be a view into a
-/// large receive buffer that would otherwise stay for as long as the memtable does.
-const SHARE_BYTES: usize = 4 * 1024;
 /// fjall needs room of its own for flushes and compactions, and does not recover from not having it. Below this much
 /// free space nothing is taken.
 pub(super) const RESERVE_BYTES: u64 = 256 << 20;
 
 /// What the committer is asked for.
 pub(super) enum Request {
-    /// [`crate::log::LogStore::append`].
-    Append(AppendBatch, Answer<()>),
     /// [`crate::control::ControlStore::commit`].
     Commit(RealmId, ControlBatch, Answer<Outcome>),
     /// [`crate::control::ControlStore::claim`].
@@ -51,7 +43,6 @@ impl Request {
     /// Answers that it was not taken.
     pub(super) fn refuse(self) {
         match self {
-            Self::Append(_, done) => done.give(Err(StoreError::NotCommitted)),
             Self::Commit(_, _, done) => done.give(Err(StoreError::NotCommitted)),
             Self::Claim(_, _, done) => done.give(Err(StoreError::NotCommitted)),
         }
@@ -59,13 +50,8 @@ impl Request {
 
     /// About what it adds to the journal.
     fn bytes(&self) -> usize {
-        const ITEM: usize = LOG_KEY_BYTES + 32;
+        const ITEM: usize = 96;
         match self {
-            Self::Append(batch, _) => {
-                let appends = batch.appends.iter().map(|a| ITEM + a.bytes.len());
-                let deletes = batch.deletes.iter().map(|d| ITEM * d.entries.len());
-                appends.chain(deletes).sum()
-            }
             Self::Commit(_, batch, _) => {
                 let values = batch
                     .writes
@@ -119,7 +105,6 @@ pub(super) struct Committer<'a> {
     pub(super) store: [u8; 16],
     pub(super) synced: Synced,
     pub(super) folder: PathBuf,
-    pub(super) arena: Arena,
     pub(super) state: State,
     /// It was reported that the disk is full.
     pub(super) full: bool,
@@ -213,10 +198,9 @@ impl Committer<'_> {
         // next one.
         self.group += 1;
         let (number, store, is_probe) = (self.group, self.store, requests.is_empty());
-        let arena = &mut self.arena;
         let written = self.database.with(|tables| {
             let tables = tables?;
-            let mut group = Group::new(tables, arena, number, &store, requests.len());
+            let mut group = Group::new(tables, number, &store, requests.len());
             decided.extend(requests.into_iter().map(|request| group.decide(request)));
             let Some(batch) = group.finish(is_probe) else {
                 return Some(Ok(()));
@@ -242,34 +226,16 @@ impl Committer<'_> {
     }
 }
 
-/// Where keys and small values lie for as long as the memtable does. Groups share its pieces: one for each group would
-/// keep 32 KiB for every lonely record, and so much fresh memory costs page faults as well.
-#[derive(Default)]
-pub(super) struct Arena {
-    piece: BytesMut,
-}
-
-impl Arena {
-    fn keep(&mut self, bytes: &[u8]) -> Bytes {
-        if self.piece.capacity() < bytes.len() {
-            self.piece = BytesMut::with_capacity(ARENA_BYTES.max(bytes.len()));
-        }
-        self.piece.extend_from_slice(bytes);
-        self.piece.split().freeze()
-    }
-}
-
 /// A commit group in the making.
 struct Group<'a> {
     tables: &'a Tables,
     batch: OwnedWriteBatch,
-    arena: &'a mut Arena,
     /// The control keyspace as it will be: keys written so far.
     overlay: HashMap<Vec<u8>, Option<Bytes>>,
 }
 
 impl<'a> Group<'a> {
-    fn new(tables: &'a Tables, arena: &'a mut Arena, number: u64, store: &[u8; 16], requests: usize) -> Self {
+    fn new(tables: &'a Tables, number: u64, store: &[u8; 16], requests: usize) -> Self {
         let mut batch = OwnedWriteBatch::with_capacity(tables.db.clone(), requests + 1)
             .durability(Some(PersistMode::SyncData));
         let mark = GroupMark {
@@ -281,18 +247,12 @@ impl<'a> Group<'a> {
         Self {
             tables,
             batch,
-            arena,
             overlay: HashMap::new(),
         }
     }
 
     fn decide(&mut self, request: Request) -> Decided {
         match request {
-            Request::Append(batch, done) => {
-                let wrote = !(batch.appends.is_empty() && batch.deletes.is_empty() && batch.usage.is_empty());
-                let result = self.append(batch);
-                Decided::new(wrote && result.is_ok(), result, done)
-            }
             Request::Commit(realm, batch, done) => {
                 let result = self.control(&realm, batch);
                 Decided::new(result == Ok(Outcome::Applied), result, done)
@@ -302,46 +262,6 @@ impl<'a> Group<'a> {
                 Decided::new(wrote, result, done)
             }
         }
-    }
-
-    fn append(&mut self, batch: AppendBatch) -> Result<(), StoreError> {
-        let fits = |realm: &RealmId| tables::usage_key(realm).len() <= KEY_BYTES_MAX;
-        if batch
-            .appends
-            .iter()
-            .any(|a| u32::try_from(a.bytes.len()).is_err())
-            || !batch.usage.iter().all(|(realm, _)| fits(realm))
-        {
-            return Err(StoreError::NotCommitted);
-        }
-        for append in batch.appends {
-            let entry = IndexEntry {
-                seq: append.seq,
-                id: append.id,
-                bytes: append.bytes.len() as u32,
-                budget_bytes: append.budget_bytes,
-            };
-            let key = self.arena.keep(&tables::log_key(append.stream, &entry));
-            let value = if append.bytes.len() < SHARE_BYTES {
-                self.arena.keep(&append.bytes)
-            } else {
-                append.bytes
-            };
-            self.batch.insert(&self.tables.log, key, value);
-        }
-        for Delete { stream, entries } in batch.deletes {
-            for entry in &entries {
-                let key = self.arena.keep(&tables::log_key(stream, entry));
-                self.batch.remove(&self.tables.log, key);
-            }
-        }
-        for (realm, bytes) in batch.usage {
-            self.overlay.insert(
-                tables::usage_key(&realm),
-                Some(Bytes::copy_from_slice(&bytes.to_be_bytes())),
-            );
-        }
-        Ok(())
     }
 
     fn control(&mut self, realm: &RealmId, batch: ControlBatch) -> Result<Outcome, StoreError> {
@@ -425,22 +345,5 @@ impl<'a> Group<'a> {
             }
         }
         (even_empty || self.batch.len() > 1).then_some(self.batch)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A thousand records of a group each stay in as many pieces as their bytes fill.
-    #[test]
-    fn small_records_of_many_groups_share_a_piece() {
-        const RECORD: [u8; 300] = [7; 300];
-        let mut arena = Arena::default();
-        let kept: Vec<Bytes> = (0..1000).map(|_| arena.keep(&RECORD)).collect();
-        let starts_a_piece = |pair: &&[Bytes]| pair[0].as_ptr_range().end != pair[1].as_ptr();
-        let pieces = 1 + kept.windows(2).filter(starts_a_piece).count();
-        assert_eq!(pieces, (RECORD.len() * 1000).div_ceil(ARENA_BYTES));
-        assert!(kept.iter().all(|bytes| bytes[..] == RECORD));
     }
 }

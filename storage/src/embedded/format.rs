@@ -5,19 +5,19 @@
 //! | `LOCK` | held (flock) by the one process that has the store open; empty |
 //! | `FORMAT` | version of everything in the folder, and the store's random id; written last, so it marks a whole store |
 //! | `CREATING` | there while a new store is being made; without `FORMAT` beside it, nothing was ever acknowledged |
-//! | `SYNCED` | the last commit group that was acknowledged ([`super::synced`]) |
-//! | `db/` | the fjall database |
-//! | `opening/`, `opened/` | second names of its files while it opens ([`super::guard`]) |
+//! | `control/` | the control store: `db/`, a fjall database, and `SYNCED` ([`super::synced`]) |
+//! | `control/opening/`, `control/opened/` | second names of its files while it opens ([`super::guard`]) |
+//! | `log/` | the log ([`crate::segments`]) |
 
-use super::OpenError;
+use super::{CONTROL, LOG, OpenError, migrate};
 use drover_wire::id::Hash;
 use std::fs::{self, File, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// What this version writes.
-pub(super) const VERSION: u32 = 1;
-/// The database's folder in the store's.
+pub(super) const VERSION: u32 = 2;
+/// The database's folder in the control store's.
 pub(super) const DB: &str = "db";
 const LOCK: &str = "LOCK";
 const FORMAT: &str = "FORMAT";
@@ -26,10 +26,10 @@ const FIRST_LINE: &str = "drover store";
 
 /// One step of the migration chain: what it is, and the work that takes a folder of the version before it to its own.
 /// It must be repeatable: if it is interrupted, it is run again.
-pub(super) type Step = fn(&Path) -> Result<(), OpenError>;
+pub(super) type Step = fn(&Path, &Format) -> Result<(), OpenError>;
 
 /// `STEPS[v - 1]` makes a store of version `v` one of version `v + 1`. Version 1 was the first that existed.
-const STEPS: [Step; VERSION as usize - 1] = [];
+const STEPS: [Step; VERSION as usize - 1] = [migrate::to_2];
 
 /// What `FORMAT` says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,10 +81,50 @@ fn exists(path: &Path) -> Result<bool, OpenError> {
     path.try_exists().map_err(|e| io(path, e))
 }
 
+/// Makes durable which files a folder holds.
 pub(super) fn sync_folder(folder: &Path) -> Result<(), OpenError> {
     File::open(folder)
         .and_then(|f| f.sync_all())
         .map_err(|e| io(folder, e))
+}
+
+/// Locks a folder that is a store of this version, and changes nothing.
+pub(super) fn enter_existing(folder: &Path) -> Result<Folder, OpenError> {
+    let path = folder.join(FORMAT);
+    if !exists(&path)? {
+        return Err(unusable(folder, "there is no store in this folder"));
+    }
+    let lock = lock(folder)?;
+    let format = read(&path)?;
+    if format.version < VERSION {
+        return Err(unusable(
+            path,
+            format!(
+                "this store has format {}; start drover once to bring it to format {VERSION}",
+                format.version
+            ),
+        ));
+    }
+    Ok(Folder {
+        format,
+        is_new: false,
+        lock,
+    })
+}
+
+fn lock(folder: &Path) -> Result<Lock, OpenError> {
+    let path = folder.join(LOCK);
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(|e| io(&path, e))?;
+    match file.try_lock() {
+        Ok(()) => Ok(Lock(file)),
+        Err(TryLockError::WouldBlock) => Err(OpenError::Locked(folder.into())),
+        Err(TryLockError::Error(e)) => Err(io(&path, e)),
+    }
 }
 
 /// Locks the folder and reads its format; a missing or empty one is prepared for a new store. One that is neither is
@@ -99,23 +139,13 @@ pub(super) fn enter(folder: &Path) -> Result<Folder, OpenError> {
     if !is_store(folder)? {
         refuse_strangers(folder)?;
     }
-    let lock_path = folder.join(LOCK);
-    let lock = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&lock_path)
-        .map_err(|e| io(&lock_path, e))?;
-    let lock = match lock.try_lock() {
-        Ok(()) => Lock(lock),
-        Err(TryLockError::WouldBlock) => return Err(OpenError::Locked(folder.into())),
-        Err(TryLockError::Error(e)) => return Err(io(&lock_path, e)),
-    };
+    let lock = lock(folder)?;
     // Only now is it certain that nobody else is making a store here.
     let format_path = folder.join(FORMAT);
     if exists(&format_path)? {
         let format = read(&format_path)?;
         let format = migrate(folder, format, &STEPS)?;
+        migrate::clean(folder)?;
         remove_creating(folder)?;
         return Ok(Folder {
             format,
@@ -126,9 +156,8 @@ pub(super) fn enter(folder: &Path) -> Result<Folder, OpenError> {
     if exists(&folder.join(CREATING))? {
         // Whoever began this never finished, so nobody was ever told anything was kept here.
         tracing::warn!("an earlier start did not finish making this store; beginning again");
-        let db = folder.join(DB);
-        if exists(&db)? {
-            fs::remove_dir_all(&db).map_err(|e| io(&db, e))?;
+        for part in [CONTROL, LOG] {
+            remove_folder(&folder.join(part))?;
         }
     } else {
         refuse_strangers(folder)?;
@@ -162,6 +191,14 @@ fn remove_creating(folder: &Path) -> Result<(), OpenError> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
         Err(e) => Err(io(&path, e)),
         Ok(()) => sync_folder(folder),
+    }
+}
+
+/// Removes a folder with all that is in it, if it is there.
+pub(super) fn remove_folder(folder: &Path) -> Result<(), OpenError> {
+    match fs::remove_dir_all(folder) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        removed => removed.map_err(|e| io(folder, e)),
     }
 }
 
@@ -251,7 +288,7 @@ fn migrate(folder: &Path, mut format: Format, steps: &[Step]) -> Result<Format, 
             )
         })?;
         tracing::info!(from = format.version, "bringing the store to the next format");
-        step(folder)?;
+        step(folder, &format)?;
         format.version += 1;
         write(folder, &format)?;
     }
@@ -268,14 +305,14 @@ mod tests {
 
     #[test]
     fn migration_runs_each_step_once_and_records_it() {
-        fn first(folder: &Path) -> Result<(), OpenError> {
+        fn first(folder: &Path, _: &Format) -> Result<(), OpenError> {
             fs::write(folder.join("step"), "1").map_err(|e| io(folder, e))
         }
-        fn second(folder: &Path) -> Result<(), OpenError> {
+        fn second(folder: &Path, _: &Format) -> Result<(), OpenError> {
             let text = fs::read_to_string(folder.join("step")).map_err(|e| io(folder, e))?;
             fs::write(folder.join("step"), text + "2").map_err(|e| io(folder, e))
         }
-        fn fails(folder: &Path) -> Result<(), OpenError> {
+        fn fails(folder: &Path, _: &Format) -> Result<(), OpenError> {
             Err(unusable(folder, "no"))
         }
         let folder = tempfile::tempdir().expect("temporary folder");
@@ -330,9 +367,9 @@ mod tests {
     fn an_unfinished_creation_is_begun_again() {
         let folder = tempfile::tempdir().expect("temporary folder");
         fs::write(folder.path().join(CREATING), "").expect("writable");
-        fs::create_dir(folder.path().join(DB)).expect("writable");
-        fs::write(folder.path().join(DB).join("0.jnl"), "half").expect("writable");
+        fs::create_dir(folder.path().join(CONTROL)).expect("writable");
+        fs::write(folder.path().join(CONTROL).join("half"), "half").expect("writable");
         assert!(enter(folder.path()).expect("enters").is_new);
-        assert!(!folder.path().join(DB).exists());
+        assert!(!folder.path().join(CONTROL).exists());
     }
 }

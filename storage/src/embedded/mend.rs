@@ -14,7 +14,8 @@
 //! Which of the two it was, the journal tells: a sync begins only once the whole group was written.
 
 use super::committer::{Committer, State, Written};
-use super::{OpenError, audit, open_checked};
+use super::fjall_control::open_checked;
+use super::{OpenError, audit};
 use crate::StoreError;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};

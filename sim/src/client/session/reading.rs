@@ -9,12 +9,16 @@ use drover_wire::envelope::Envelope;
 use drover_wire::error::{Class, Code};
 use drover_wire::frame::{Frame, Wake};
 use drover_wire::id::{GroupId, Hash};
+use drover_wire::map::{self, MapFrame};
 use drover_wire::recon;
 
 impl Session {
     /// One message.
     pub fn receive(&mut self, message: &Bytes, out: &mut Outside) {
         self.waits_since_us = out.now_us();
+        if map::is_map(message) {
+            return self.receive_map(message, out);
+        }
         let frame = match Frame::decode(message) {
             Ok(frame) => frame,
             Err(error) => {
@@ -44,12 +48,16 @@ impl Session {
                 let group = *group;
                 self.due.pop_front();
                 self.unacked.remove(&hash);
+                self.proved.insert(group);
                 out.model.acknowledged(envelopes(group), seq, hash);
                 if let Some(held) = self.held.get_mut(&group) {
                     held.insert(seq, hash);
                 }
             }
-            (Frame::Push { envelope }, _) => self.pushed(envelope, out),
+            (Frame::Push { envelope }, _) => match Envelope::decode(envelope) {
+                Ok(envelope) => self.pushed(&envelope, out),
+                Err(_) => out.model.fail("what is sent decodes", || self.name.clone()),
+            },
             (Frame::Handshake { group, seq, message }, _) => self.shaken(group, seq, message, out),
             (Frame::SubAck { group, head_seq }, _) => self.sub_acked(group, head_seq, out),
             (Frame::Wake(Wake::Capability { .. }), Some(Due::Replayed(group))) => {
@@ -63,6 +71,23 @@ impl Session {
                 self.due.pop_front();
                 self.reconciling(group, payload, out);
             }
+            (Frame::Wake(Wake::Capability { .. }), Some(Due::Said)) => {
+                self.due.pop_front();
+            }
+            (Frame::Call { group, .. }, _) => {
+                let asked = |due: &Due| matches!(due, Due::Sub { group: g, .. } if *g == group);
+                let listens = self.held.get(&group).is_some_and(|h| h.subscription.is_some());
+                if self.version < 3 || !listens && !self.due.iter().any(asked) {
+                    out.model.fail("only what was asked for is delivered", || {
+                        format!("{}: CALL in {group:?}", self.name)
+                    });
+                }
+            }
+            (Frame::Media { .. }, _) => {
+                if let Some(line) = self.line {
+                    out.model.calls.hears(line, self.version, &frame);
+                }
+            }
             (Frame::Live { group, ct, .. }, _) => {
                 if !out.model.beats.contains(&(group, ct.to_vec())) {
                     out.model.fail("LIVE carries what was sent", || {
@@ -70,7 +95,15 @@ impl Session {
                     });
                 }
             }
-            (Frame::Error { code, .. }, _) => self.refused_with(code, out),
+            (Frame::Error { code, detail, .. }, _) => {
+                if code == Code::WrapNotNewer
+                    && let Some(line) = self.line
+                {
+                    let judged = out.model.wraps.refused(line, detail);
+                    out.model.judge(judged);
+                }
+                self.refused_with(code, out);
+            }
             (frame, Some(Due::Ask(_))) => {
                 if let Some(Due::Ask(ask)) = self.due.pop_front() {
                     let mut bytes = Vec::new();
@@ -88,10 +121,67 @@ impl Session {
         }
     }
 
-    fn pushed(&mut self, envelope: &[u8], out: &mut Outside) {
-        let Ok(envelope) = Envelope::decode(envelope) else {
-            return out.model.fail("what is sent decodes", || self.name.clone());
+    fn receive_map(&mut self, message: &Bytes, out: &mut Outside) {
+        let frame = match MapFrame::decode(message) {
+            Ok(frame) if self.map => frame,
+            other => {
+                let other = format!("{other:?}");
+                return out
+                    .model
+                    .fail("what is sent decodes", || format!("{}: {other}", self.name));
+            }
         };
+        match (frame, self.due.front()) {
+            (MapFrame::Connect { .. }, Some(Due::Connect)) => {}
+            (MapFrame::Auth { key, .. }, Some(Due::Connect)) => {
+                self.due.pop_front();
+                self.state = State::Proving;
+                let auth = Frame::Auth {
+                    device_key: self.identity.public(),
+                    signature: self.identity.sign(key),
+                };
+                self.say(&auth, Some(Due::Auth), out);
+            }
+            (MapFrame::Auth { .. }, Some(Due::Auth)) => {
+                self.due.pop_front();
+                self.state = State::Ready;
+                self.refused = None;
+                out.coverage.add("sessions in the map form", 1);
+                self.notices.push(Notice::Admitted);
+            }
+            (MapFrame::Push(envelope), Some(Due::Send(group, id))) if envelope.hash == *id => {
+                let (group, id) = (*group, *id);
+                self.due.pop_front();
+                let earlier = self.unacked.remove(&id).is_some_and(|write| write.earlier);
+                self.proved.insert(group);
+                out.model.same(&envelope);
+                out.model.acknowledged(envelopes(group), envelope.seq, id);
+                let Some(held) = self.held.get_mut(&group) else {
+                    return;
+                };
+                held.insert(envelope.seq, id);
+                if earlier && held.subscription.is_some() {
+                    // It may have been pushed, the acknowledgement still to come: nothing tells them apart.
+                    self.hang_up(out);
+                }
+            }
+            (MapFrame::Push(envelope), _) => self.pushed(&envelope, out),
+            (MapFrame::Recon { group, payload }, Some(Due::Recon(asked))) if group == *asked => {
+                self.due.pop_front();
+                self.reconciling(group, payload, out);
+            }
+            (MapFrame::Error { code, .. }, _) => self.refused_with(code, out),
+            (frame, due) => {
+                let what = format!("{frame:?} while {due:?} was due");
+                out.model.fail("answers come in the order of the frames", || {
+                    format!("{}: {what}", self.name)
+                });
+            }
+        }
+    }
+
+    fn pushed(&mut self, envelope: &Envelope<'_>, out: &mut Outside) {
+        out.model.same(envelope);
         let (group, seq, id) = (envelope.group, envelope.seq, envelope.content_hash());
         if id != envelope.hash {
             out.model.fail("what is pushed verifies", || {
@@ -109,7 +199,10 @@ impl Session {
                 .fail("only what was asked for is pushed", || self.name.clone());
         };
         match &mut held.subscription {
-            Some(subscription) if reconciling => subscription.pushed_meanwhile(seq),
+            // Its own, in the map form: an acknowledgement that came late.
+            Some(subscription) if reconciling || self.map && self.sent_here.contains(&id) => {
+                subscription.pushed_meanwhile(seq);
+            }
             Some(subscription) => subscription.pushed(seq, &self.sent_here, &mut out.model),
             None if reconciling => {}
             None => out
@@ -149,6 +242,7 @@ impl Session {
                 held.behind |= subscription.as_ref().is_some_and(|s| s.behind);
                 *subscription = Some(Subscription::new(group, *from, head, &mut out.model));
                 self.due.pop_front();
+                self.proved.insert(group);
             }
             (due, _) => {
                 let due = format!("{due:?}");
@@ -211,8 +305,15 @@ impl Session {
             out.coverage.add("failovers", 1);
             return; // the connection ends
         }
+        if let Some(Due::Said) = self.due.front() {
+            return; // the model knows what it is for
+        }
         // A replay that could not be read: its subscription lives on (02 §8).
         if let Some(Due::Replayed(group)) = self.due.front() {
+            if self.map {
+                // Or there never was a subscription: it begins anew.
+                return self.hang_up(out);
+            }
             if let Some(subscription) = self.held.get_mut(group).and_then(|h| h.subscription.as_mut()) {
                 out.coverage.add("replays cut short", 1);
                 subscription.notice();
@@ -252,7 +353,7 @@ impl Session {
                 }
             }
             Some(Due::Ask(ask)) => self.notices.push(Notice::Refused(ask, code)),
-            Some(Due::Replayed(_)) | None => {} // the deadlines' last word, or a beat's
+            Some(Due::Replayed(_) | Due::Said) | None => {} // the deadlines' last word, or a beat's
         }
     }
 }

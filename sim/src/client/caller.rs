@@ -1,0 +1,124 @@
+//! Calls: offers and answers, declines and byes, and talks meanwhile, in calls it is in and in others. What becomes of
+//! each frame the model knows.
+
+use super::{Kind, Session};
+use crate::model::stream;
+use crate::world::{Line, Outside};
+use drover_wire::frame::Frame;
+use drover_wire::id::{CallId, GroupId};
+
+/// Calls that anybody may think of.
+const IDS: u8 = 4;
+
+/// See the module.
+#[derive(Default)]
+pub struct Caller {
+    said: u64,
+}
+
+/// What it says in one go.
+enum Word {
+    Call(CallId, GroupId, u8, usize),
+    Media(CallId, [u8; 4], u64, usize),
+}
+
+impl Caller {
+    fn call_id(group: &GroupId, out: &mut Outside) -> CallId {
+        // Most members of a group think of the same call.
+        let of_group = group.0[0] % IDS;
+        let other = out.dice.below(IDS.into()) as u8;
+        CallId([if out.dice.chance(0.7) { of_group } else { other }; 16])
+    }
+
+    fn call(&self, me: &Session, out: &mut Outside) -> Option<Word> {
+        let proved: Vec<GroupId> = me.proved.iter().copied().collect();
+        let mut group = *out.dice.pick(&proved)?;
+        let call_id = Self::call_id(&group, out);
+        if out.dice.chance(0.05) {
+            let all: Vec<GroupId> = out.groups.keys().copied().collect();
+            group = out
+                .dice
+                .pick(&all)
+                .copied()
+                .filter(|g| !me.groups.contains(g) || proved.contains(g))?;
+        }
+        let kind = match out.dice.below(40) {
+            0..33 => out.dice.between(1, 2) as u8,
+            33..39 => out.dice.between(3, 4) as u8,
+            _ => *out.dice.pick(&[0, 5, 6, 240, 255])?,
+        };
+        let body_bytes = if out.dice.chance(0.02) {
+            4_097
+        } else {
+            out.dice.below(40)
+        };
+        Some(Word::Call(call_id, group, kind, body_bytes))
+    }
+
+    fn talk(&mut self, line: Line, me: &Session, out: &mut Outside) -> Vec<Word> {
+        let mine = out.model.calls.of(line);
+        let call_id = match out.dice.pick(&mine).copied() {
+            Some(call_id) if out.dice.chance(0.95) => call_id,
+            _ => Self::call_id(&me.groups[0], out),
+        };
+        let frames = if out.dice.chance(0.05) {
+            70
+        } else {
+            out.dice.skewed(1, 16)
+        };
+        let many_streams = out.dice.chance(0.02);
+        let words = (0..frames).map(|_| {
+            self.said += 1;
+            let number = if many_streams { self.said as u8 } else { 0 };
+            let longest = out.plan.audio_bytes as u64;
+            let ct_bytes = out.dice.between(0, longest) as usize;
+            Word::Media(call_id, stream(line, number), self.said, ct_bytes)
+        });
+        words.collect()
+    }
+}
+
+impl Kind for Caller {
+    fn act(&mut self, me: &mut Session, out: &mut Outside) {
+        let Some(line) = me.line.filter(|_| !me.proved.is_empty() && me.may_say()) else {
+            return;
+        };
+        let mut words = Vec::new();
+        for _ in 0..out.dice.between(1, 3) {
+            let calls = out.model.calls.of(line).len();
+            if out.dice.chance(if calls == 0 { 0.9 } else { 0.2 }) {
+                words.extend(self.call(me, out));
+            } else {
+                words.extend(self.talk(line, me, out));
+            }
+        }
+        let longest = [0x5a; 4_097];
+        let audio: Vec<Vec<u8>> = words
+            .iter()
+            .map(|word| match word {
+                Word::Media(_, _, seq, ct_bytes) => vec![*seq as u8; *ct_bytes],
+                Word::Call(..) => Vec::new(),
+            })
+            .collect();
+        let frames: Vec<Frame<'_>> = words
+            .iter()
+            .zip(&audio)
+            .map(|(word, ct)| match *word {
+                Word::Call(call_id, group, kind, body_bytes) => Frame::Call {
+                    call_id,
+                    group,
+                    epoch: 0,
+                    kind,
+                    body: &longest[..body_bytes],
+                },
+                Word::Media(call_id, stream, seq, _) => Frame::Media {
+                    call_id,
+                    stream,
+                    seq,
+                    ct,
+                },
+            })
+            .collect();
+        me.talk(&frames, out);
+    }
+}

@@ -1,0 +1,156 @@
+//! Wakes (12): whoever registered, is away, and is meant, is woken by a call in the same turn; nobody else ever is.
+
+use super::{Access, Violation};
+use crate::world::Line;
+use drover_engine::wake::Category;
+use drover_wire::id::PublicKey;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A registration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// What it is woken by.
+    pub handle: [u8; 16],
+    /// What for.
+    pub categories: u8,
+    /// Until when, Unix milliseconds.
+    pub expires_ms: u64,
+}
+
+/// One device of one workspace.
+#[derive(Default)]
+struct Sleeper {
+    /// Any of them may be in force.
+    may: Vec<Row>,
+    /// This one is.
+    sure: Option<Row>,
+    /// Its connections that were admitted, with the moment.
+    awake: BTreeMap<Line, u64>,
+    /// A change is under way: a row, or its end.
+    asked: Option<Option<Row>>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Wakes {
+    sleepers: BTreeMap<(usize, PublicKey), Sleeper>,
+    /// Handles that the relay is told to forget, and does at some later moment.
+    forgotten: BTreeSet<[u8; 16]>,
+    /// By shard: who has to be woken before its turn ends.
+    owed: BTreeMap<usize, BTreeSet<[u8; 16]>>,
+}
+
+impl Wakes {
+    fn of(&mut self, workspace: usize, device: &PublicKey) -> &mut Sleeper {
+        self.sleepers.entry((workspace, *device)).or_default()
+    }
+
+    /// The relay is handed a registration, or the wish to end it.
+    pub fn asks(&mut self, workspace: usize, device: &PublicKey, row: Option<Row>) {
+        let sleeper = self.of(workspace, device);
+        sleeper.may.extend(row);
+        (sleeper.sure, sleeper.asked) = (None, Some(row));
+    }
+
+    /// That was done.
+    pub fn done(&mut self, workspace: usize, device: &PublicKey) {
+        let sleeper = self.of(workspace, device);
+        if let Some(row) = sleeper.asked.take() {
+            sleeper.sure = row;
+        }
+    }
+
+    /// Nothing is sure of any registration with this handle: the ringer does not know it.
+    pub fn forgets(&mut self, handle: &[u8; 16]) {
+        self.forgotten.insert(*handle);
+        for sleeper in self.sleepers.values_mut() {
+            sleeper.sure = sleeper.sure.filter(|row| row.handle != *handle);
+        }
+    }
+
+    /// A connection of this device is admitted.
+    pub fn wakes_up(&mut self, workspace: usize, device: &PublicKey, line: Line, now_us: u64) {
+        self.of(workspace, device).awake.insert(line, now_us);
+    }
+
+    /// It has ended.
+    pub fn goes(&mut self, workspace: usize, device: &PublicKey, line: Line) {
+        self.of(workspace, device).awake.remove(&line);
+    }
+
+    /// The process dies: nobody is connected, and what it was asked for may have been done or not.
+    pub fn restarts(&mut self) {
+        self.owed.clear();
+        for sleeper in self.sleepers.values_mut() {
+            sleeper.awake.clear();
+            sleeper.asked = None;
+        }
+    }
+
+    /// A call's offer was taken on this shard: who has to be woken.
+    pub fn rings(&mut self, shard: usize, workspace: usize, wall_ms: u64, access: &Access) {
+        for ((of, device), sleeper) in &self.sleepers {
+            if let Some(row) = sleeper.sure
+                && *of == workspace
+                && sleeper.awake.is_empty()
+                && !self.forgotten.contains(&row.handle)
+                && row.categories & Category::Call.bit() != 0
+                && wall_ms < row.expires_ms
+                && access.always_lists(device)
+            {
+                self.owed.entry(shard).or_default().insert(row.handle);
+            }
+        }
+    }
+
+    /// The relay has this device woken. Returns which one it is.
+    pub fn woken(
+        &mut self,
+        shard: usize,
+        workspace: usize,
+        handle: &[u8; 16],
+        category: Category,
+        now: (u64, u64),
+    ) -> Result<PublicKey, Violation> {
+        let (now_us, wall_ms) = now;
+        if category == Category::Call
+            && let Some(owed) = self.owed.get_mut(&shard)
+        {
+            owed.remove(handle);
+        }
+        let has = |sleeper: &Sleeper| sleeper.may.iter().any(|row| row.handle == *handle);
+        let mut sleepers = self.sleepers.iter();
+        let meant = sleepers.find(|((of, _), sleeper)| *of == workspace && has(sleeper));
+        let fail = |what: &str| {
+            Err(Violation {
+                rule: "only who sleeps and asked for it is woken",
+                what: format!("{category:?} in workspace {workspace}: {what}"),
+            })
+        };
+        let Some(((_, device), sleeper)) = meant else {
+            return fail("nobody has this handle");
+        };
+        let asked = |row: &Row| {
+            row.handle == *handle && row.categories & category.bit() != 0 && wall_ms < row.expires_ms
+        };
+        if !sleeper.may.iter().any(asked) {
+            return fail("it did not ask for that, or no longer");
+        }
+        // What came in this very turn may have come after it was decided.
+        if sleeper.awake.values().any(|since_us| *since_us < now_us) {
+            return fail("it is connected");
+        }
+        Ok(*device)
+    }
+
+    /// A shard's turn ends.
+    pub fn turn_ends(&mut self, shard: usize) -> Result<(), Violation> {
+        match self.owed.remove(&shard).filter(|owed| !owed.is_empty()) {
+            None => Ok(()),
+            Some(owed) => Err(Violation {
+                rule: "a call wakes who sleeps",
+                what: format!("{} devices were not woken", owed.len()),
+            }),
+        }
+    }
+}

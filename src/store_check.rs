@@ -1,0 +1,94 @@
+//! `drover verify`, `drover repair` and `drover snapshot`: looking at every byte of a stopped store's log, saving what is
+//! intact, and copying a store that may be in use.
+
+use crate::cli::Failure;
+use crate::config::Config;
+use crate::output::Output;
+use crate::serve::store_failure;
+use drover_storage::embedded::{Embedded, OpenError};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// Prints what is damaged, and where.
+///
+/// # Errors
+/// 78 if anything is; 69 if a relay has the store.
+pub(crate) fn verify(config: &Config, out: &mut Output) -> Result<(), Failure> {
+    let findings = Embedded::verify(&config.store_dir()).map_err(store_failure)?;
+    let mut text = String::new();
+    for damage in &findings.damage {
+        text += &format!(
+            "{}: byte {}: {}\n",
+            damage.file.display(),
+            damage.offset,
+            damage.what
+        );
+    }
+    text += &format!(
+        "{} segments, {} records, {} bytes: {}\n",
+        findings.segments,
+        findings.records,
+        findings.bytes,
+        match findings.damage.len() {
+            0 => "intact".to_owned(),
+            n => format!("damaged in {n} places"),
+        }
+    );
+    let _ = out.print(&text);
+    match findings.damage.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::config(
+            "the log is damaged: restore the folder from a backup, or save what is intact with `drover repair FOLDER`",
+        )),
+    }
+}
+
+/// Makes a new store of what is intact.
+///
+/// # Errors
+/// 69 or 78, as when a store is opened.
+pub(crate) fn repair(config: &Config, to: &Path, out: &mut Output) -> Result<(), Failure> {
+    let saved = Embedded::repair(&config.store_dir(), to).map_err(store_failure)?;
+    let _ = out.print(&format!(
+        "saved {} records into {}; {} commits were damaged, wholly or in part\n",
+        saved.records,
+        to.display(),
+        saved.damaged_commits
+    ));
+    Ok(())
+}
+
+/// Copies a store as it is at this moment.
+///
+/// # Errors
+/// As [`Embedded::snapshot`].
+pub(crate) fn snapshot(store: &Embedded, to: &Path) -> Result<Value, OpenError> {
+    let copied = store.snapshot(to)?;
+    Ok(json!({
+        "segments": copied.segments,
+        "records": copied.records,
+        "bytes": copied.bytes,
+        "damaged": copied.damage.len(),
+    }))
+}
+
+/// Prints what was copied.
+///
+/// # Errors
+/// 78 if reading the copy found damage: then the store itself is damaged.
+pub(crate) fn tell_snapshot(copied: &Value, to: &Path, out: &mut Output) -> Result<(), Failure> {
+    let number = |name: &str| copied.get(name).and_then(Value::as_u64).unwrap_or_default();
+    let _ = out.print(&format!(
+        "copied {} segments, {} records, {} bytes into {}\n",
+        number("segments"),
+        number("records"),
+        number("bytes"),
+        to.display()
+    ));
+    match number("damaged") {
+        0 => Ok(()),
+        n => Err(Failure::config(format!(
+            "the copy is damaged in {n} places, as the store is: stop the relay and run `drover verify`"
+        ))),
+    }
+}

@@ -1,0 +1,120 @@
+//! A disk that fails: what is not durable is not acknowledged, and what was refused is not there.
+
+use super::sim::{Random, Sim};
+use super::world::{small, streams, usage};
+use super::{FOLDER, STORE, open};
+use crate::StoreError;
+use crate::contract::{realm, record, wait};
+use crate::log::{AppendBatch, LogStore};
+use crate::segments::disk::Disk;
+use crate::segments::{Options, SegmentLog};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+#[test]
+fn nothing_is_acknowledged_after_a_failed_sync_until_the_next_start() {
+    let sim = Sim::new(1);
+    SegmentLog::create(&sim, Path::new(FOLDER), &STORE).expect("creates");
+    let stream = streams()[0];
+    let append = |log: &SegmentLog, seq| {
+        let batch = AppendBatch {
+            appends: vec![record(stream, seq, 100)],
+            usage: vec![(realm("ws:a"), seq)],
+            ..AppendBatch::default()
+        };
+        wait(|done| log.append(batch, done))
+    };
+    let log = open(&sim, small()).expect("opens");
+    append(&log, 1).expect("appends");
+    sim.state().sync_fails = true;
+    assert_eq!(append(&log, 2), Err(StoreError::Unknown));
+    sim.state().sync_fails = false;
+    assert!(log.has_failed() && log.ailment().is_some());
+    assert_eq!(append(&log, 3), Err(StoreError::NotCommitted));
+    let read = wait(|done| log.read(stream, 0, usize::MAX, usize::MAX, done)).expect("reads");
+    assert_eq!(read.len(), 1, "what may not be durable is not shown");
+    drop(log);
+    for crashed in [sim.killed(), sim.crashed(&mut Random(3))] {
+        let log = open(&crashed, small()).expect("opens");
+        let found = usage(&log);
+        assert!(found == 1 || found == 2);
+        append(&log, found + 1).expect("appends");
+        assert_eq!(log.ailment(), None);
+    }
+}
+
+#[test]
+fn a_full_disk_takes_nothing_and_heals() {
+    let sim = Sim::new(1);
+    SegmentLog::create(&sim, Path::new(FOLDER), &STORE).expect("creates");
+    let options = Options {
+        reserve_bytes: 1_000,
+        ..small()
+    };
+    let stream = streams()[0];
+    let append = |log: &SegmentLog, seq| {
+        let batch = AppendBatch {
+            appends: vec![record(stream, seq, 100)],
+            usage: vec![(realm("ws:a"), seq)],
+            ..AppendBatch::default()
+        };
+        wait(|done| log.append(batch, done))
+    };
+    // There is room for some batches, but not for a segment.
+    sim.state().capacity = Some(5_000);
+    let log = open(&sim, options).expect("opens");
+    assert_eq!(log.ailment(), None);
+    let mut seq = 1;
+    while append(&log, seq) == Ok(()) {
+        seq += 1;
+    }
+    assert!(seq > 5, "{seq}");
+    assert!(log.ailment().is_some() && !log.has_failed());
+    // Readiness alone finds out that writes work again: nobody sends to a relay that is not ready.
+    sim.state().capacity = Some(100_000);
+    while log.ailment().is_some() {
+        std::thread::yield_now();
+    }
+    for seq in seq..seq + 30 {
+        append(&log, seq).expect("appends");
+    }
+    assert_eq!(usage(&log), seq + 29);
+    // Less than what is kept free.
+    let used = 100_000 - sim.free_bytes(Path::new(FOLDER)).expect("limited");
+    sim.state().capacity = Some(used + 999);
+    assert_eq!(append(&log, seq + 30), Err(StoreError::NotCommitted));
+    assert!(log.ailment().is_some() && !log.has_failed());
+    sim.state().capacity = None;
+    append(&log, seq + 30).expect("appends");
+    assert_eq!(log.ailment(), None);
+}
+
+/// What a failed write leaves is no commit, wherever the next one goes.
+#[test]
+fn a_failed_write_is_no_commit_and_no_damage() {
+    let stream = streams()[0];
+    for then in [10, 300, 8_000] {
+        let sim = Sim::new(1);
+        SegmentLog::create(&sim, Path::new(FOLDER), &STORE).expect("creates");
+        let log = open(&sim, small()).expect("opens");
+        let append = |seq, bytes| {
+            let batch = AppendBatch {
+                appends: vec![record(stream, seq, bytes)],
+                ..AppendBatch::default()
+            };
+            wait(|done| log.append(batch, done))
+        };
+        // The keeper does nothing.
+        log.core.chores_closed.store(true, Ordering::Release);
+        append(1, 100).expect("appends");
+        sim.state().write_fails = true;
+        assert_eq!(append(2, 4_000), Err(StoreError::NotCommitted));
+        // The last fits into no segment that is there.
+        append(3, then).expect("appends");
+        for after in [sim.killed(), sim.crashed(&mut Random(then as u64))] {
+            let log = open(&after, small()).unwrap_or_else(|e| panic!("{then}: {e}"));
+            let read = wait(|done| log.read(stream, 0, usize::MAX, usize::MAX, done)).expect("reads");
+            assert_eq!(read.iter().map(|r| r.seq).collect::<Vec<_>>(), [1, 3], "{then}");
+        }
+    }
+}
