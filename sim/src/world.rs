@@ -507,6 +507,7 @@ impl World {
 
     fn turn(&mut self, shard: usize) {
         let now = self.out.now();
+        self.out.model.wakes.is_late(now.wall_ms);
         for letter in self.out.letters(shard) {
             match letter {
                 Letter::Stored(ticket, answer) => self.handle(shard, Event::Stored { ticket, answer }),

@@ -109,7 +109,8 @@ async fn what_can_not_be_cut_off_yet_is_cut_off_later() {
     ledger.check(&relay).await;
 }
 
-/// `ulimit -f`, put on the running process and taken off again.
+/// `ulimit -f`, put on the running process and taken off again. A limit that leaves room for a short segment costs a
+/// refusal; one that does not lasts until it is taken off.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_limit_on_file_sizes_is_no_signal_and_heals() {
     let mut relay = Relay::start(&OPEN_BUDGETS);
@@ -128,6 +129,12 @@ async fn the_limit_on_file_sizes_is_no_signal_and_heals() {
     let fate = send_until_refused(&mut ledger, &relay, 100_000).await;
     assert_eq!(fate, Fate::Backpressure);
     assert!(ledger.acknowledged() > 5);
+    until("readiness says yes", || is_ready(&relay)).await;
+    ledger.send_until_acknowledged(&relay).await;
+    ledger.check(&relay).await;
+    limit(Some(64 << 10));
+    let fate = send_until_refused(&mut ledger, &relay, 100_000).await;
+    assert_eq!(fate, Fate::Backpressure);
     lasts_and_heals(&mut relay, &mut ledger, |_| limit(None)).await;
 }
 

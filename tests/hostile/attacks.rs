@@ -287,7 +287,7 @@ async fn a_source_beyond_its_share() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_byte_fragments() {
-    const FRAGMENTS: usize = 65_536;
+    const FRAGMENTS: usize = 16_384;
     let mut scene = Scene::open().await;
     let strangers = scene.strangers(128).await;
     let gauge = Gauge::start(&scene.relay);

@@ -30,8 +30,8 @@ pub(crate) const ENDLESS_HEADERS: Bound = bound("headers without end", 32);
 pub(crate) const HALF_OPEN: Bound = bound("10000 half-open connections", 2);
 /// 64 upgraded connections (a quarter of 256) and 256 places of one address.
 pub(crate) const ONE_SOURCE: Bound = bound("a source beyond its share", 1);
-/// 128 messages of 64 KiB in buffers that double, each with a WebSocket reader of its own.
-pub(crate) const FRAGMENTS: Bound = bound("one-byte fragments", 20);
+/// 128 messages of 16 KiB in buffers that double, each with a WebSocket reader of its own.
+pub(crate) const FRAGMENTS: Bound = bound("one-byte fragments", 12);
 /// 256 pongs of 127 bytes for each of 128 connections.
 pub(crate) const PINGS: Bound = bound("ping floods", 8);
 /// 1024 refusals of under 100 bytes with their bookkeeping for each of 128 connections.

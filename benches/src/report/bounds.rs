@@ -282,7 +282,7 @@ mod tests {
             run.latencies.reset();
             RowDocument::new(&Row::new(name, String::new(), vec![run]))
         };
-        let rows = [row("ingest", 100_000, 400), row("raw-durable", 200_000, 200)];
+        let rows = [row("ingest", 300_000, 900), row("raw-durable", 600_000, 450)];
         let judged = judged(&rows);
         assert_eq!(judged.len(), 2);
         assert!(judged.iter().all(|judged| judged.met));

@@ -143,6 +143,13 @@ impl Wakes {
         Ok(*device)
     }
 
+    /// It is so late. What has run out may be swept, and does not come back when the clock is put back.
+    pub fn is_late(&mut self, wall_ms: u64) {
+        for sleeper in self.sleepers.values_mut() {
+            sleeper.sure = sleeper.sure.filter(|row| wall_ms < row.expires_ms);
+        }
+    }
+
     /// A shard's turn ends.
     pub fn turn_ends(&mut self, shard: usize) -> Result<(), Violation> {
         match self.owed.remove(&shard).filter(|owed| !owed.is_empty()) {

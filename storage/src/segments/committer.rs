@@ -43,6 +43,15 @@ pub(super) struct Open {
     pub(super) is_torn: bool,
 }
 
+impl Open {
+    /// After an error that is about the length of a file and not about the disk, a shorter segment does as well.
+    fn ends_at_a_limit(&mut self, error: &io::Error) {
+        if error.kind() == io::ErrorKind::FileTooLarge {
+            self.room = self.of.length;
+        }
+    }
+}
+
 /// The committer's own.
 pub(super) struct Committer {
     pub(super) core: Arc<Core>,
@@ -131,6 +140,7 @@ impl Committer {
         if let Err(error) = open.file.write_at(&self.encoder.bytes, at) {
             // Its end was never written, so what came of it is no commit, to whoever looks; the next one is written over it.
             open.is_torn = true;
+            open.ends_at_a_limit(&error);
             core.note_refusal(&error);
             return Err(StoreError::NotCommitted);
         }
@@ -198,7 +208,8 @@ impl Committer {
         if let Some(open) = &mut self.open {
             let end = open.of.length + bytes;
             if end > open.reserved {
-                open.reserved = core.set_aside(&*open.file, open.reserved, end, open.room)?;
+                let reserved = core.set_aside(&*open.file, open.reserved, end, open.room);
+                open.reserved = reserved.inspect_err(|error| open.ends_at_a_limit(error))?;
             }
             if end > open.room / 2 {
                 core.keeper.want(Chore::Spare(self.writer));
