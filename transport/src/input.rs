@@ -25,7 +25,7 @@ const BYTES_MAX: usize = 64 << 10;
 const SLOW: Duration = Duration::from_micros(100);
 /// After so many slow shares in a row, until one is not, the connection waits in line with others like it. One alone may
 /// be the system's doing: the thread lost its core meanwhile.
-const SLOW_SHARES: u8 = 3;
+pub(crate) const SLOW_SHARES: u8 = 3;
 /// The time of a turn for all of those together: others wait for one expensive message, not for one of each of its kind.
 pub(crate) const SLOW_TURN: Duration = Duration::from_millis(1);
 /// Half of the shard is left to those who are quick.
