@@ -15,7 +15,7 @@
 //! Each failure appends the line `CALL PATH` to the control file's name with `.hits` behind it, so that a test can wait
 //! for it. Counting begins anew whenever the control file's text changes.
 //!
-//! `FAULTS_FORBID=io_uring` makes a kernel that forbids io_uring of the one there is ([`forbid`]).
+//! `FAULTS_FORBID=io_uring` makes a kernel that forbids io_uring of the one there is (`forbid.rs`).
 //!
 //! Only calls through the C library are seen: a program that makes system calls itself passes by. The workspace sets
 //! rustix to the C library for this reason.
