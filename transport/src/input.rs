@@ -192,6 +192,10 @@ impl<D: Driver> Turn<D> {
     }
 
     fn end_share(&mut self, id: ConnId, began: Instant) {
+        // A piece of a long frame says nothing of what the frame will cost.
+        if self.used.frames == 0 {
+            return;
+        }
         if let Some(conn) = self.world.conns.get_mut(id) {
             conn.idle = self.used.idle_frames >= IDLE_FRAMES;
             conn.slow = match began.elapsed() > SLOW {
