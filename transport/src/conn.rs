@@ -2,6 +2,7 @@
 //! boxed and what is empty owns no buffer.
 
 use crate::admission::Seat;
+use crate::input::Share;
 use crate::lobby::Place;
 use crate::tls::TlsSession;
 use crate::ws::Codec;
@@ -60,6 +61,8 @@ pub(crate) struct Conn<S> {
     pub(crate) behind: bool,
     /// The turn in which it was received from last, and how often then.
     pub(crate) received: (u64, u32),
+    /// What it had of which turn.
+    pub(crate) used: (u64, Share),
     /// How many of its last shares took long, one after the other. From
     /// [`SLOW_SHARES`](crate::input::SLOW_SHARES) on it waits in line with others like it.
     pub(crate) slow: u8,
@@ -95,6 +98,7 @@ impl<S> Conn<S> {
             paused: false,
             behind: false,
             received: (0, 0),
+            used: (0, Share::default()),
             slow: 0,
             idle: false,
             queued: false,

@@ -42,7 +42,7 @@ pub(crate) const IDLE_REST: u32 = 19;
 const DROPPED_BYTES_MAX: (usize, usize) = (64 << 10, 2 << 20);
 
 /// What one connection has had of this turn.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Share {
     frames: usize,
     bytes: usize,
@@ -84,7 +84,7 @@ impl<D: Driver> Turn<D> {
         let has_share = conn.received.1 <= RECEIVES_MAX && conn.slow < SLOW_SHARES && !conn.idle;
         if has_share && !conn.behind && conn.is_listening() {
             let has_tls = conn.tls.is_some();
-            let began = self.begin_share();
+            let began = self.begin_share(id);
             match has_tls {
                 true => self.records(id, data),
                 false => self.messages(id, data, false),
@@ -180,23 +180,31 @@ impl<D: Driver> Turn<D> {
             return;
         };
         if std::mem::take(&mut conn.behind) {
-            let began = self.begin_share();
+            let began = self.begin_share(id);
             self.resume(id);
             self.end_share(id, began);
         }
     }
 
-    fn begin_share(&mut self) -> Instant {
-        self.used = Share::default();
-        Instant::now()
+    /// What it had of this turn already counts.
+    fn begin_share(&mut self, id: ConnId) -> (Instant, usize) {
+        let turn = self.world.metrics.turns.get();
+        let had = self.world.conns.get_mut(id).map(|conn| conn.used);
+        self.used = match had {
+            Some((last, used)) if last == turn => used,
+            _ => Share::default(),
+        };
+        (Instant::now(), self.used.frames)
     }
 
-    fn end_share(&mut self, id: ConnId, began: Instant) {
-        // A piece of a long frame says nothing of what the frame will cost.
-        if self.used.frames == 0 {
+    fn end_share(&mut self, id: ConnId, (began, frames): (Instant, usize)) {
+        let turn = self.world.metrics.turns.get();
+        let Some(conn) = self.world.conns.get_mut(id) else {
             return;
-        }
-        if let Some(conn) = self.world.conns.get_mut(id) {
+        };
+        conn.used = (turn, self.used);
+        // A piece of a long frame says nothing of what the frame will cost.
+        if self.used.frames > frames {
             conn.idle = self.used.idle_frames >= IDLE_FRAMES;
             conn.slow = match began.elapsed() > SLOW {
                 true => conn.slow.saturating_add(1),

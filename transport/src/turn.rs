@@ -442,6 +442,7 @@ impl<D: Driver> Turn<D> {
             paused,
             behind: false,
             received: (0, 0),
+            used: (0, Share::default()),
             slow: 0,
             idle: false,
             queued: false,
