@@ -179,7 +179,10 @@ impl<D: Driver> Turn<D> {
             true => self.resume(id),
             false => self.read(id),
         }
-        if let Some(conn) = self.world.conns.get_mut(id) {
+        // A piece of a long frame says nothing of what the frame will cost.
+        if self.used.frames > 0
+            && let Some(conn) = self.world.conns.get_mut(id)
+        {
             conn.idle = self.used.idle_frames >= IDLE_FRAMES;
             conn.slow = match began.elapsed() > SLOW {
                 true => conn.slow.saturating_add(1),
