@@ -188,19 +188,20 @@ async fn inspected(
     }
 }
 
+/// What an operator sends: an object, if it can be read.
+type Body = Result<Json<Value>, axum::extract::rejection::JsonRejection>;
+
+/// A text in it.
+fn text<'a>(body: &'a Body, name: &str) -> Option<&'a str> {
+    body.as_ref().ok()?.get(name)?.as_str()
+}
+
 /// `{"folder": …}`: copies the store into a folder on this machine, which must be missing or empty.
-async fn snapshot(
-    State(surface): State<Arc<Surface>>,
-    headers: HeaderMap,
-    body: Result<Json<Value>, axum::extract::rejection::JsonRejection>,
-) -> Response {
+async fn snapshot(State(surface): State<Arc<Surface>>, headers: HeaderMap, body: Body) -> Response {
     if !surface.may_manage(&headers) {
         return UNAUTHORIZED.into_response();
     }
-    let folder = body
-        .as_ref()
-        .ok()
-        .and_then(|Json(body)| Some(PathBuf::from(body.get("folder")?.as_str()?)));
+    let folder = text(&body, "folder").map(PathBuf::from);
     let Some(folder) = folder.filter(|folder| folder.is_absolute()) else {
         return (
             StatusCode::BAD_REQUEST,
@@ -220,19 +221,11 @@ async fn snapshot(
 }
 
 /// `{"name": …}`: mints, for whoever can read the data folder or has the operator token.
-async fn new_workspace(
-    State(surface): State<Arc<Surface>>,
-    headers: HeaderMap,
-    body: Result<Json<Value>, axum::extract::rejection::JsonRejection>,
-) -> Response {
+async fn new_workspace(State(surface): State<Arc<Surface>>, headers: HeaderMap, body: Body) -> Response {
     if !surface.may_manage(&headers) {
         return UNAUTHORIZED.into_response();
     }
-    let name = body
-        .as_ref()
-        .ok()
-        .and_then(|Json(body)| body.get("name")?.as_str());
-    let realm = match name
+    let realm = match text(&body, "name")
         .ok_or("a name is needed: {\"name\": …}")
         .and_then(workspace::realm)
     {

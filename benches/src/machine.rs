@@ -1,5 +1,6 @@
 //! The machine the load came from, as figures have to be read with it.
 
+use crate::process::parse_kib;
 use serde::{Deserialize, Serialize};
 use std::fs;
 
@@ -29,7 +30,7 @@ impl Machine {
         Self {
             cpu: cpu_model(&read("/proc/cpuinfo")).unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
             cores: std::thread::available_parallelism().map_or(0, usize::from),
-            memory_bytes: memory_bytes(&read("/proc/meminfo")).unwrap_or(0),
+            memory_bytes: parse_kib(&read("/proc/meminfo"), "MemTotal:").unwrap_or(0),
             kernel,
             build: format!(
                 "drover {}, {} build",
@@ -63,12 +64,6 @@ fn cpu_model(cpuinfo: &str) -> Option<String> {
     Some(model.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-fn memory_bytes(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib << 10)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,7 +74,7 @@ mod tests {
         assert_eq!(cpu_model(cpuinfo).as_deref(), Some("Intel(R) Xeon(R) Processor"));
         assert_eq!(cpu_model("processor\t: 0\n"), None);
         assert_eq!(
-            memory_bytes("MemTotal:       24609224 kB\nMemFree: 1 kB\n"),
+            parse_kib("MemTotal:       24609224 kB\nMemFree: 1 kB\n", "MemTotal:"),
             Some(24_609_224 << 10)
         );
         let this = Machine::this();

@@ -109,7 +109,7 @@ impl Process {
     /// Resident memory that is not of a file, bytes: `Anonymous` of smaps_rollup.
     pub(crate) fn resident_bytes(&self) -> Result<u64, Error> {
         let text = fs::read_to_string(self.proc_dir.join("smaps_rollup")).doing("read smaps_rollup")?;
-        parse_anonymous(&text).ok_or_else(unreadable)
+        parse_kib(&text, "Anonymous:").ok_or_else(unreadable)
     }
 
     /// Voluntary and involuntary context switches of all threads.
@@ -151,8 +151,9 @@ fn parse_schedstat(text: &str) -> Option<CpuTime> {
     })
 }
 
-fn parse_anonymous(text: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:"))?;
+/// Bytes, from the line of that name in a file of /proc that counts in kB.
+pub(crate) fn parse_kib(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib << 10)
 }
@@ -167,7 +168,7 @@ mod tests {
         assert_eq!((time.ran_ns, time.waited_ns), (1248, 77));
         assert_eq!(parse_schedstat("x"), None);
         let rollup = "55d0-7ffe ---p 00000000 00:00 0  [rollup]\nRss: 9 kB\nAnonymous:          3404 kB\n";
-        assert_eq!(parse_anonymous(rollup), Some(3404 << 10));
+        assert_eq!(parse_kib(rollup, "Anonymous:"), Some(3404 << 10));
     }
 
     #[test]

@@ -34,21 +34,23 @@ impl Shard {
         }
     }
 
+    /// No frame, in either form.
+    pub(super) fn undecodable<E: Effects>(&mut self, conn: ConnId, error: DecodeError, fx: &mut E) {
+        self.metrics.frames_in[0].add(1);
+        if error.closes {
+            self.fail(conn, error.refusal, CloseReason::Protocol, fx);
+        } else {
+            self.refuse(conn, error.refusal, fx);
+        }
+    }
+
     pub(super) fn dispatch<E: Effects>(&mut self, conn: ConnId, message: Bytes, fx: &mut E) {
         if drover_wire::map::is_map(&message) {
             return self.dispatch_map(conn, message, fx);
         }
         let frame = match Frame::decode(&message) {
             Ok(frame) => frame,
-            Err(DecodeError { refusal, closes }) => {
-                self.metrics.frames_in[0].add(1);
-                if closes {
-                    self.fail(conn, refusal, CloseReason::Protocol, fx);
-                } else {
-                    self.refuse(conn, refusal, fx);
-                }
-                return;
-            }
+            Err(error) => return self.undecodable(conn, error, fx),
         };
         let Some(session) = self.session(conn) else { return };
         let (state, first_time) = (session.state, !session.charged);

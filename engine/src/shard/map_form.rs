@@ -10,7 +10,7 @@ use drover_storage::StoreError;
 use drover_storage::log::{Record, StreamId, StreamKind};
 use drover_wire::envelope::Envelope;
 use drover_wire::error::{Code, Refusal};
-use drover_wire::frame::{DecodeError, Frame, List32Buf};
+use drover_wire::frame::{Frame, List32Buf};
 use drover_wire::id::GroupId;
 use drover_wire::map::MapFrame;
 use std::collections::VecDeque;
@@ -23,15 +23,7 @@ impl Shard {
         }
         let frame = match MapFrame::decode(&message) {
             Ok(frame) => frame,
-            Err(DecodeError { refusal, closes }) => {
-                self.metrics.frames_in[0].add(1);
-                if closes {
-                    self.fail(conn, refusal, CloseReason::Protocol, fx);
-                } else {
-                    self.refuse(conn, refusal, fx);
-                }
-                return;
-            }
+            Err(error) => return self.undecodable(conn, error, fx),
         };
         // What a client may send when is decided by the frame's counterpart in the array form.
         let counterpart = match &frame {
