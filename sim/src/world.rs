@@ -86,6 +86,7 @@ impl World {
         let config = Arc::new(Config {
             shards: plan.shards,
             index_bytes_max: plan.index_bytes,
+            recon_items_per_turn: 16,
             live_frames_per_minute: 100_000,
             max_concurrent_calls: Some(plan.calls_max),
             push: plan.has(Feature::Wakes).then(|| Push {

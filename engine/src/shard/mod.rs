@@ -54,7 +54,7 @@ use drover_wire::id::{EntryHash, GroupId, PublicKey};
 use hashbrown::HashMap;
 use ingest::Ingest;
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -272,6 +272,8 @@ pub struct Shard {
     /// Connections whose parked frame is to be handled again.
     retry: Vec<ConnId>,
     timers: BinaryHeap<Reverse<(u64, ConnId)>>,
+    /// Connections whose RECON is being answered, in the order they asked.
+    answering: VecDeque<ConnId>,
     /// Devices to be woken at the end of this turn.
     woken: Vec<Wake>,
     /// Registrations of the last hour by principal; reconnecting does not clear them (12 §3).
@@ -334,6 +336,7 @@ impl Shard {
             next_gather: 0,
             retry: Vec::new(),
             timers: BinaryHeap::new(),
+            answering: VecDeque::new(),
             woken: Vec::new(),
             registered: HashMap::new(),
             collector: collector::Collector::default(),
@@ -460,7 +463,8 @@ impl Shard {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         // Without groups there is nothing to sweep, and an idle shard sleeps on.
         let sweep = (!self.groups.is_empty()).then_some(self.next_sweep_ms);
-        [timer, sweep, self.collector.next_ms()]
+        let answer = (!self.answering.is_empty()).then_some(self.now.mono_ms);
+        [timer, sweep, answer, self.collector.next_ms()]
             .into_iter()
             .flatten()
             .min()
