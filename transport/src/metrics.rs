@@ -34,6 +34,7 @@ pub(crate) struct Metrics {
     pub(crate) oversize: Counter,
     pub(crate) turns: Counter,
     pub(crate) deferred_slow: Counter,
+    pub(crate) deferred_long: Counter,
     pub(crate) deferred_idle: Counter,
 }
 
@@ -124,6 +125,8 @@ pub struct Snapshot {
     pub turns: u64,
     /// Shares of a turn that waited in line, because those before took long.
     pub deferred_slow: u64,
+    /// The same, because the message that came is long.
+    pub deferred_long: u64,
     /// The same, because the one before was spent on frames that bring nothing forward.
     pub deferred_idle: u64,
 }
@@ -159,6 +162,7 @@ impl Snapshot {
             oversize,
             turns,
             deferred_slow,
+            deferred_long,
             deferred_idle,
         } = shard;
         for (sum, counter) in [
@@ -188,6 +192,7 @@ impl Snapshot {
             (&mut self.oversize, oversize),
             (&mut self.turns, turns),
             (&mut self.deferred_slow, deferred_slow),
+            (&mut self.deferred_long, deferred_long),
             (&mut self.deferred_idle, deferred_idle),
         ] {
             *sum = sum.wrapping_add(counter.get());

@@ -440,6 +440,7 @@ impl Shard {
             }
             Event::Posted(ShardMessage(posted)) => self.posted(posted, fx),
             Event::Tick => self.tick(fx),
+            Event::Answer => self.go_on_answering(fx),
             Event::Drain => self.drain(fx),
         }
         self.settle(fx);
@@ -463,11 +464,15 @@ impl Shard {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         // Without groups there is nothing to sweep, and an idle shard sleeps on.
         let sweep = (!self.groups.is_empty()).then_some(self.next_sweep_ms);
-        let answer = (!self.answering.is_empty()).then_some(self.now.mono_ms);
-        [timer, sweep, answer, self.collector.next_ms()]
+        [timer, sweep, self.collector.next_ms()]
             .into_iter()
             .flatten()
             .min()
+    }
+
+    /// Whether an [`Event::Answer`] would find something to do.
+    pub fn is_answering(&self) -> bool {
+        !self.answering.is_empty()
     }
 
     /// After [`Event::Drain`]: whether nothing is left to wait for.

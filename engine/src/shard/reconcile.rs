@@ -1,6 +1,6 @@
 //! RECON: the relay's side of one round (03). The items are in memory; only what is owed is read from the store. A
-//! message may concern all items of a long log, several times: the answer is made in pieces, one in a turn for all
-//! connections together, so that nobody waits long for it.
+//! message may concern all items of a long log, several times: the answer is made in pieces, so that nobody else waits
+//! long for it.
 
 use super::replay::{batch_len, batch_room};
 use super::{Pending, Shard};
@@ -57,7 +57,7 @@ impl Shard {
         let mut answering = Answering::new(index.durable(), incoming, sends);
         // Whoever came before is answered first; else most are answered at once.
         let is_made =
-            self.answering.is_empty() && answering.step(index.durable(), self.config.recon_items_per_turn);
+            self.answering.is_empty() && answering.step(index.durable(), self.config.recon_piece_items);
         match is_made {
             true => self.read_answer(conn, slot, answering.finish(), fx),
             false => self.wait_for_answer(conn, slot, answering),
@@ -72,7 +72,7 @@ impl Shard {
         }
     }
 
-    /// A turn's piece of the answers that are being made, of those that wait longest.
+    /// A piece of the answer that waits longest.
     pub(super) fn go_on_answering<E: Effects>(&mut self, fx: &mut E) {
         while let Some(conn) = self.answering.pop_front() {
             let Some(session) = self.session(conn) else {
@@ -89,7 +89,7 @@ impl Shard {
                 self.answered_refusal(conn, Code::Backpressure.into(), fx);
                 continue;
             };
-            match answering.step(index.durable(), self.config.recon_items_per_turn) {
+            match answering.step(index.durable(), self.config.recon_piece_items) {
                 true => self.read_answer(conn, group, answering.finish(), fx),
                 false => self.wait_for_answer(conn, group, answering),
             }

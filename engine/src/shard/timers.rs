@@ -32,7 +32,6 @@ impl Shard {
                 self.deadline(conn, fx);
             }
         }
-        self.go_on_answering(fx);
         self.collect_on_time(fx);
         if now >= self.next_sweep_ms {
             self.next_sweep_ms = now + SWEEP_MS;

@@ -230,20 +230,16 @@ impl World {
         self.now.mono_ms += ms;
         self.now.wall_ms += ms;
         self.out.mono_ms = self.now.mono_ms;
+        let now = self.now;
         for shard in 0..self.shards.len() {
-            self.tick(shard);
+            if self.shards[shard]
+                .next_wake_ms()
+                .is_some_and(|at| at <= now.mono_ms)
+            {
+                self.handle(shard, Event::Tick);
+            }
         }
         self.pump();
-    }
-
-    /// Whether a timer was due.
-    fn tick(&mut self, shard: usize) -> bool {
-        let due = self.shards[shard].next_wake_ms();
-        let is_due = due.is_some_and(|at| at <= self.now.mono_ms);
-        if is_due {
-            self.handle(shard, Event::Tick);
-        }
-        is_due
     }
 
     /// Moves the wall clock alone.
@@ -493,7 +489,8 @@ impl World {
             busy |= self.read(at, self.reads_per_turn) > 0;
         }
         for shard in 0..self.shards.len() {
-            if self.tick(shard) {
+            if self.shards[shard].is_answering() {
+                self.handle(shard, Event::Answer);
                 busy = true;
             }
             let (now, mut view) = (
