@@ -188,12 +188,10 @@ mod tests {
         loop {
             let incoming = recon::decode(&payload).expect("own payload");
             let held = list(relay);
-            let mut answer = recon::answer(&held, &incoming);
-            let owed = std::mem::take(&mut answer.owed);
-            let (sent, unsent) = owed.split_at(owed.len().min(batch));
-            client.extend(sent.iter().map(|at| held[*at as usize]));
-            reconciler.received += sent.len() as u64;
-            recon::reopen(&mut answer, &held, &incoming, unsent);
+            let mut answer = recon::answer(&held, incoming, batch);
+            client.extend(answer.owed.iter().copied());
+            reconciler.received += answer.owed.len() as u64;
+            answer.reopen(batch);
             let mut bytes = Vec::new();
             recon::encode(&answer.ranges, &mut bytes);
             let ranges = recon::decode(&bytes).expect("relay's payload");

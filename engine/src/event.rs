@@ -172,6 +172,8 @@ pub enum Event {
     Posted(ShardMessage),
     /// Time has passed: [`crate::Shard::next_wake_ms`] is reached.
     Tick,
+    /// There is time for a piece of an answer ([`crate::Shard::is_answering`]).
+    Answer,
     /// Stop taking connections, finish what is under way, tell every client `retry/failover` (13 §f.2). The
     /// transport ends when [`crate::Shard::drained`] says so.
     Drain,

@@ -128,11 +128,6 @@ impl Index {
         }
     }
 
-    /// Where a committed record lies in [`Index::durable`], by its number.
-    pub(crate) fn position(&self, seq: u64) -> Option<usize> {
-        self.durable().binary_search_by_key(&seq, item_seq).ok()
-    }
-
     /// Takes back everything that is not durable (decisions.md 47).
     pub(crate) fn roll_back(&mut self) {
         for at in self.durable..self.items.len() {
@@ -401,10 +396,8 @@ mod tests {
         assert_eq!(seqs, [1, 4, 9]);
         for (seq, found) in [(1, true), (2, false), (4, true), (7, false), (9, true)] {
             assert_eq!(index.find(&id(seq)), found.then_some((u64::from(seq), true)));
-            assert_eq!(index.position(u64::from(seq)).is_some(), found);
         }
         assert_eq!(index.find(&id(10)), Some((10, false)));
-        assert_eq!(index.position(10), None);
         assert_eq!(index.next_seq(), 11);
         index.roll_back();
         assert_eq!((index.find(&id(10)), index.find(&id(9))), (None, Some((9, true))));

@@ -100,8 +100,17 @@ pub(crate) enum Waiting {
     Working,
     /// A SUB's replay runs.
     Replay(Box<Replay>),
+    /// A RECON's answer is being made.
+    Answer(Box<Answer>),
     /// A RECON's pushes are being read.
     Recon(Box<Recon>),
+}
+
+/// An answer to a RECON in the making.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) group: u32,
+    pub(crate) answering: drover_wire::recon::Answering,
 }
 
 /// A SUB's replay (02 §8): handshakes from zero, a bounded backfill, then whatever was committed meanwhile.
@@ -141,14 +150,11 @@ pub(crate) struct Recon {
     pub(crate) bytes_max: usize,
 }
 
-/// What a RECON asked and what is answered, in its form.
+/// What is answered to a RECON, in its form.
 #[derive(Debug)]
 pub(crate) enum Round {
     /// The payload, either form.
-    Payload {
-        incoming: Vec<drover_wire::recon::Range>,
-        answer: drover_wire::recon::Answer,
-    },
+    Payload(drover_wire::recon::Answer),
     /// The list of the map form.
     List(drover_wire::map::ListAnswer),
 }

@@ -86,6 +86,7 @@ impl World {
         let config = Arc::new(Config {
             shards: plan.shards,
             index_bytes_max: plan.index_bytes,
+            recon_piece_items: 16,
             live_frames_per_minute: 100_000,
             max_concurrent_calls: Some(plan.calls_max),
             push: plan.has(Feature::Wakes).then(|| Push {
@@ -335,6 +336,9 @@ impl World {
     }
 
     fn wake_shard(&mut self, shard: usize) {
+        if self.shards.get(shard).is_some_and(Shard::is_answering) {
+            self.out.wake(shard);
+        }
         if let Some(at_ms) = self.shards.get(shard).and_then(Shard::next_wake_ms) {
             let at_us = self.out.clock.when_mono(at_ms);
             self.out.wake_at(shard, at_us);
@@ -542,6 +546,9 @@ impl World {
             .is_some_and(|at| at <= now.mono_ms)
         {
             self.handle(shard, Event::Tick);
+        }
+        if self.shards[shard].is_answering() {
+            self.handle(shard, Event::Answer);
         }
         self.settle(shard);
         self.shards[shard].end_of_turn(now, &mut View::new(shard, &mut self.out));

@@ -216,11 +216,15 @@ fn connections(page: &mut Page, counters: &Counters) {
         "result",
         accepts,
     );
-    let deferred = [("slow", t.deferred_slow), ("idle", t.deferred_idle)];
+    let deferred = [
+        ("slow", t.deferred_slow),
+        ("long", t.deferred_long),
+        ("idle", t.deferred_idle),
+    ];
     page.by(
         "weald_relay_deferred_shares_total",
         "counter",
-        "Shares of a turn that had to wait in line: those before took long, or brought nothing but pings, scraps and refusals.",
+        "Shares of a turn that had to wait in line: those before took long or brought nothing but pings, scraps and refusals, or the message is long.",
         "reason",
         deferred,
     );

@@ -188,7 +188,7 @@ impl Shard {
                     fx.send(conn, framed(if matches { b"match" } else { b"other" }));
                 }
             }
-            Event::Posted(_) | Event::Tick => {}
+            Event::Posted(_) | Event::Tick | Event::Answer => {}
             Event::Drain => {
                 self.draining = true;
                 for conn in self.known.keys() {
@@ -203,6 +203,10 @@ impl Shard {
 
     pub(crate) fn next_wake_ms(&self) -> Option<u64> {
         None
+    }
+
+    pub(crate) fn is_answering(&self) -> bool {
+        false
     }
 
     pub(crate) fn drained(&self) -> bool {

@@ -3,10 +3,10 @@
 use crate::conn::Phase;
 use crate::driver::Driver;
 use crate::http::{self, Asked};
-use crate::line::Line;
+use crate::line::{Line, Opening};
 use crate::tls::Step;
 use crate::turn::Turn;
-use crate::ws::{Failure, Item};
+use crate::ws::{Failure, Item, MESSAGE_BYTES_MAX};
 use bytes::BytesMut;
 use drover_engine::{ConnId, Event, Flow, Inbound, Peer};
 use std::time::{Duration, Instant};
@@ -18,15 +18,23 @@ const RECEIVES_MAX: u32 = 4;
 const FRAMES_MAX: usize = 64;
 /// Bytes of messages in such a share: it ends with the one that goes beyond. A RECON of 1 MiB costs milliseconds.
 const BYTES_MAX: usize = 64 << 10;
-/// A share that takes longer is slow.
+/// A share that takes longer is slow: this much, and what long messages are worth, which are hashed and copied.
 const SLOW: Duration = Duration::from_micros(100);
+/// The worth of a byte of a message.
+const SLOW_BYTE: Duration = Duration::from_nanos(1);
 /// After so many slow shares in a row, until one is not, the connection waits in line with others like it. One alone may
 /// be the system's doing: the thread lost its core meanwhile.
 pub(crate) const SLOW_SHARES: u8 = 3;
-/// The time of a turn for all of those together: others wait for one expensive message, not for one of each of its kind.
-pub(crate) const SLOW_TURN: Duration = Duration::from_millis(1);
-/// Half of the shard is left to those who are quick.
-pub(crate) const SLOW_REST: u32 = 1;
+/// The time of a turn for all of those together, and for the answers they wait for: others wait for one expensive
+/// message, not for one of each of its kind.
+pub(crate) const SLOW_TURN: Duration = Duration::from_micros(500);
+/// Three quarters of the shard are left to those who are quick: the threads that commit and read for them need a core too.
+pub(crate) const SLOW_REST: u32 = 3;
+/// Bytes of a message that has begun, from which on its connection waits in line with others like it for what follows: a
+/// share that only collects is quick and never slow, but sixty of them are not.
+const LONG_BYTES: usize = 128 << 10;
+/// The time of a turn for all of those together: it collects half a megabyte.
+pub(crate) const LONG_TURN: Duration = Duration::from_micros(250);
 /// Frames in a share that bring nothing forward: pings, pongs, texts, fragments of less than [`FRAGMENT_BYTES`], messages
 /// that are refused. No client in earnest has so many at once; who does waits, until a share has fewer, in a line that
 /// gets little of the shard, and then the peer's own writes wait too.
@@ -152,6 +160,8 @@ impl<D: Driver> Turn<D> {
             (&mut self.idle, &metrics.deferred_idle)
         } else if conn.slow >= SLOW_SHARES {
             (&mut self.slow, &metrics.deferred_slow)
+        } else if !conn.behind && conn.codec.kept_bytes() >= LONG_BYTES {
+            (&mut self.long, &metrics.deferred_long)
         } else {
             return self.share(id);
         };
@@ -161,11 +171,26 @@ impl<D: Driver> Turn<D> {
         }
     }
 
-    /// Serves those in a line, for a while.
-    pub(crate) fn serve_line(&mut self, line: fn(&mut Self) -> &mut Line) {
-        let Some(mut opening) = line(self).open() else {
+    /// Serves those who are slow, for a while: the answers they wait for come first.
+    pub(crate) fn serve_slow(&mut self) {
+        let Some(mut opening) = self.slow.open(self.shard.is_answering()) else {
             return;
         };
+        while self.shard.is_answering() && self.slow.has_time(&mut opening) {
+            self.shard.handle(self.world.now, Event::Answer, &mut self.world);
+            self.settle();
+        }
+        self.serve_next(|turn| &mut turn.slow, opening);
+    }
+
+    /// Serves those in a line, for a while.
+    pub(crate) fn serve_line(&mut self, line: fn(&mut Self) -> &mut Line) {
+        if let Some(opening) = line(self).open(false) {
+            self.serve_next(line, opening);
+        }
+    }
+
+    fn serve_next(&mut self, line: fn(&mut Self) -> &mut Line, mut opening: Opening) {
         while let Some(id) = line(self).next(&mut opening) {
             if let Some(conn) = self.world.conns.get_mut(id) {
                 conn.queued = false;
@@ -206,7 +231,8 @@ impl<D: Driver> Turn<D> {
         // A piece of a long frame says nothing of what the frame will cost.
         if self.used.frames > frames {
             conn.idle = self.used.idle_frames >= IDLE_FRAMES;
-            conn.slow = match began.elapsed() > SLOW {
+            let bytes = self.used.bytes.min(MESSAGE_BYTES_MAX) as u32;
+            conn.slow = match began.elapsed() > SLOW + SLOW_BYTE * bytes {
                 true => conn.slow.saturating_add(1),
                 false => 0,
             };

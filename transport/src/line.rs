@@ -30,9 +30,10 @@ impl Line {
         self.waiting.push_back(id);
     }
 
-    /// What [`Self::next`] is told of one turn, or `None` while nobody is to be served.
-    pub(crate) fn open(&self) -> Option<Opening> {
-        if self.waiting.is_empty() {
+    /// What [`Self::next`] is told of one turn, or `None` while nobody is to be served. `works`: there is other work to
+    /// be done in the time of this line.
+    pub(crate) fn open(&self, works: bool) -> Option<Opening> {
+        if self.waiting.is_empty() && !works {
             return None;
         }
         let began = Instant::now();
@@ -43,6 +44,11 @@ impl Line {
             left,
             served: false,
         })
+    }
+
+    /// Whether other work may go on. [`Self::next`] is to be asked behind it.
+    pub(crate) fn has_time(&self, opening: &mut Opening) -> bool {
+        !std::mem::replace(&mut opening.served, true) || opening.began.elapsed() < self.turn
     }
 
     /// Whose share is next, until the time of this turn is over.
@@ -58,9 +64,9 @@ impl Line {
         None
     }
 
-    /// How long nobody is to be served yet, or `None` if nobody waits.
-    pub(crate) fn opens_in(&self) -> Option<Duration> {
-        (!self.waiting.is_empty()).then(|| self.from.saturating_duration_since(Instant::now()))
+    /// How long nobody is to be served yet, or `None` if nobody waits. `works`: see [`Self::open`].
+    pub(crate) fn opens_in(&self, works: bool) -> Option<Duration> {
+        (works || !self.waiting.is_empty()).then(|| self.from.saturating_duration_since(Instant::now()))
     }
 }
 
@@ -68,7 +74,7 @@ impl Line {
 pub(crate) struct Opening {
     began: Instant,
     left: usize,
-    /// Somebody got a share in it.
+    /// Somebody got a share in it, or other work was done.
     served: bool,
 }
 
@@ -84,18 +90,18 @@ mod tests {
     #[test]
     fn in_the_order_they_came() {
         let mut line = Line::new(Duration::from_secs(3600), 0);
-        assert!(line.open().is_none());
-        assert_eq!(line.opens_in(), None);
+        assert!(line.open(false).is_none());
+        assert_eq!(line.opens_in(false), None);
         for slot in 0..3 {
             line.join(conn(slot));
         }
-        let mut opening = line.open().expect("three wait");
+        let mut opening = line.open(false).expect("three wait");
         for slot in 0..3 {
             assert_eq!(line.next(&mut opening), Some(conn(slot)));
             line.join(conn(slot));
         }
         assert_eq!(line.next(&mut opening), None);
-        assert!(line.open().is_some(), "the three came back");
+        assert!(line.open(false).is_some(), "the three came back");
     }
 
     /// One of those in line gets its share however short the time is; then the shard rests from all of them.
@@ -104,10 +110,24 @@ mod tests {
         let mut line = Line::new(Duration::from_nanos(1), u32::MAX);
         line.join(conn(0));
         line.join(conn(1));
-        let mut opening = line.open().expect("two wait");
+        let mut opening = line.open(false).expect("two wait");
         assert_eq!(line.next(&mut opening), Some(conn(0)));
         assert_eq!(line.next(&mut opening), None);
-        assert!(line.open().is_none(), "the rest has begun");
-        assert!(line.opens_in() > Some(Duration::ZERO));
+        assert!(line.open(false).is_none(), "the rest has begun");
+        assert!(line.opens_in(false) > Some(Duration::ZERO));
+    }
+
+    /// Other work takes its time of the turn, at least once, and is rested from like any share.
+    #[test]
+    fn other_work_counts() {
+        let mut line = Line::new(Duration::from_nanos(1), u32::MAX);
+        line.join(conn(0));
+        let mut opening = line.open(true).expect("there is work");
+        assert!(line.has_time(&mut opening));
+        while opening.began.elapsed() < line.turn {}
+        assert!(!line.has_time(&mut opening));
+        assert_eq!(line.next(&mut opening), None);
+        assert!(line.open(true).is_none(), "the rest has begun");
+        assert!(line.opens_in(true) > Some(Duration::ZERO));
     }
 }

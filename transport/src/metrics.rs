@@ -38,6 +38,7 @@ pub(crate) struct Metrics {
     pub(crate) receive_slots_renewed: Counter,
     pub(crate) receive_starved: Counter,
     pub(crate) deferred_slow: Counter,
+    pub(crate) deferred_long: Counter,
     pub(crate) deferred_idle: Counter,
 }
 
@@ -143,6 +144,8 @@ pub struct Snapshot {
     pub receive_starved: u64,
     /// Shares of a turn that waited in line, because those before took long.
     pub deferred_slow: u64,
+    /// The same, because the message that came is long.
+    pub deferred_long: u64,
     /// The same, because the one before was spent on frames that bring nothing forward.
     pub deferred_idle: u64,
 }
@@ -181,6 +184,7 @@ impl Snapshot {
             receive_slots_renewed,
             receive_starved,
             deferred_slow,
+            deferred_long,
             deferred_idle,
         } = shard;
         for (sum, counter) in [
@@ -213,6 +217,7 @@ impl Snapshot {
             (&mut self.receive_slots_renewed, receive_slots_renewed),
             (&mut self.receive_starved, receive_starved),
             (&mut self.deferred_slow, deferred_slow),
+            (&mut self.deferred_long, deferred_long),
             (&mut self.deferred_idle, deferred_idle),
         ] {
             *sum = sum.wrapping_add(counter.get());

@@ -272,6 +272,22 @@ fn a_flood_is_handled_a_share_a_turn() {
     assert!(served.relay().metrics().turns - turns >= 4);
 }
 
+/// Long messages are collected in line with others like them, and all come through.
+#[test]
+fn long_messages_wait_in_line() {
+    let served = Served::new();
+    let mut clients: Vec<Client> = (0..4).map(|_| served.client()).collect();
+    let long = [b"noop ".to_vec(), vec![b'x'; 1 << 20]].concat();
+    for client in &mut clients {
+        client.write(Message::binary(long.clone())).unwrap();
+        say(client, "the end");
+    }
+    for client in &mut clients {
+        assert_eq!(heard(client), b"the end"[..]);
+    }
+    assert!(served.relay().metrics().deferred_long > 0);
+}
+
 /// Who sends nothing but pings, scraps of messages, texts or what is refused waits in line for it, and gets all of it
 /// answered; in numbers that a client in earnest could have together, nobody waits.
 #[test]

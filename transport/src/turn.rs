@@ -50,6 +50,8 @@ pub(crate) struct Turn<D: Driver> {
     pub(crate) used: Share,
     /// Those whose shares of a turn take long.
     pub(crate) slow: Line,
+    /// Those whose messages are long.
+    pub(crate) long: Line,
     /// Those who send what brings nothing forward.
     pub(crate) idle: Line,
     letters: Vec<Letter>,
@@ -90,6 +92,7 @@ impl<D: Driver> Turn<D> {
             unread: Vec::new(),
             used: Share::default(),
             slow: Line::new(input::SLOW_TURN, input::SLOW_REST),
+            long: Line::new(input::LONG_TURN, 0),
             idle: Line::new(input::IDLE_TURN, input::IDLE_REST),
             letters: Vec::new(),
             pace: Pace::new(parts.turn_max),
@@ -158,7 +161,11 @@ impl<D: Driver> Turn<D> {
         ];
         let next = next.into_iter().flatten().min();
         let next = next.map(|at_ms| Duration::from_millis(at_ms.saturating_sub(mono_ms)));
-        let lines = [self.slow.opens_in(), self.idle.opens_in()];
+        let lines = [
+            self.slow.opens_in(self.shard.is_answering()),
+            self.long.opens_in(false),
+            self.idle.opens_in(false),
+        ];
         lines.into_iter().chain([next]).flatten().min()
     }
 
@@ -195,7 +202,8 @@ impl<D: Driver> Turn<D> {
         if self.acceptable && self.world.now.mono_ms >= self.accept_from_ms {
             self.accept();
         }
-        self.serve_line(|turn| &mut turn.slow);
+        self.serve_slow();
+        self.serve_line(|turn| &mut turn.long);
         self.serve_line(|turn| &mut turn.idle);
         self.deadlines();
         self.settle();

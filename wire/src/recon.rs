@@ -5,6 +5,10 @@
 
 use std::ops;
 
+mod answer;
+
+pub use answer::{Answer, Answering, answer};
+
 use crate::cbor::{Reader, Writer};
 use crate::error::Code;
 use crate::id::Hash;
@@ -134,6 +138,11 @@ fn read_range(r: &mut Reader<'_>) -> Result<Range, Code> {
 
 /// Appends a payload of these ranges to `out`.
 pub fn encode(ranges: &[Range], out: &mut Vec<u8>) {
+    let bytes = |range: &Range| match &range.mode {
+        Mode::Ids(ids) => 16 + ids.len() * 34,
+        Mode::Skip | Mode::Fingerprint(_) => 46,
+    };
+    out.reserve(8 + ranges.iter().map(bytes).sum::<usize>());
     let mut w = Writer::new(out);
     w.array(2).uint(PAYLOAD_VERSION).array(ranges.len());
     for range in ranges {
@@ -167,72 +176,6 @@ pub fn opening(items: &[Item]) -> Vec<Range> {
         reply.split(items, OPEN_END, SPLIT_FACTOR);
     }
     reply.ranges
-}
-
-/// The relay's answer to one message (03 §5): ranges to send back, and the items owed to the peer.
-#[derive(Debug, Default)]
-pub struct Answer {
-    /// One range for each incoming one, or more where it was split.
-    pub ranges: Vec<Range>,
-    /// Items (by index into the relay's list) to push, in ascending id order.
-    pub owed: Vec<u32>,
-}
-
-/// Answers `incoming`, as [`decode`] returned it, for a relay that holds `items`. Hashes each item at most twice and
-/// never answers with more than [`RANGES_MAX`] ranges.
-pub fn answer(items: &[Item], incoming: &[Range]) -> Answer {
-    let mut reply = Reply::default();
-    let mut owed = Vec::new();
-    for span in spans(items, incoming) {
-        let mine = &items[span.mine.clone()];
-        let settled = match &span.range.mode {
-            Mode::Skip => true,
-            Mode::Fingerprint(theirs) => fingerprint(mine) == *theirs,
-            Mode::Ids(theirs) => {
-                let mut held = vec![false; theirs.len()];
-                for (index, item) in span.mine.clone().zip(mine) {
-                    match theirs.binary_search(&item_id(item)) {
-                        Ok(place) => held[place] = true,
-                        Err(_) => owed.push(index as u32),
-                    }
-                }
-                held.into_iter().all(|held| held)
-            }
-        };
-        reply.settle_or_tell(&span, mine, settled);
-    }
-    owed.sort_unstable_by_key(|&index| item_id(&items[index as usize]));
-    Answer {
-        ranges: reply.ranges,
-        owed,
-    }
-}
-
-/// Reopens the spans whose owed items were cut off (03 §7): in `answer`, the range that ends an incoming span which
-/// contains one of the `unsent` items becomes the fingerprint of the relay's items in it, so that the client comes
-/// back. `items` and `incoming` are those the answer was made from.
-pub fn reopen(answer: &mut Answer, items: &[Item], incoming: &[Range], unsent: &[u32]) {
-    for &index in unsent {
-        let seq = item_seq(&items[index as usize]);
-        let Some(span) = incoming.get(incoming.partition_point(|range| range.upper <= seq)) else {
-            continue;
-        };
-        let Ok(last) = answer
-            .ranges
-            .binary_search_by_key(&span.upper, |range| range.upper)
-        else {
-            continue;
-        };
-        let lower = last
-            .checked_sub(1)
-            .map_or(0, |previous| answer.ranges[previous].upper);
-        let range = &mut answer.ranges[last];
-        // A fingerprint is that of a split, or of an earlier item of this span: open already.
-        if !matches!(range.mode, Mode::Fingerprint(_)) {
-            let mine = &items[first_from(items, lower)..first_from(items, range.upper)];
-            range.mode = Mode::Fingerprint(fingerprint(mine));
-        }
-    }
 }
 
 /// The client's step (03 §5).
@@ -325,7 +268,7 @@ fn sorted_ids(items: &[Item]) -> Vec<Hash> {
 }
 
 /// A message in the making.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Reply {
     ranges: Vec<Range>,
     long_list_ids: usize,
@@ -367,12 +310,19 @@ impl Reply {
 
     /// A span that can't be cut: its ids if they fit, else its fingerprint.
     fn list_or_fingerprint(&mut self, items: &[Item], upper: u64) {
+        let list = self.long_list(items);
+        self.push(
+            upper,
+            list.unwrap_or_else(|| Mode::Fingerprint(fingerprint(items))),
+        );
+    }
+
+    /// The ids of a span that can't be cut, if they fit.
+    fn long_list(&mut self, items: &[Item]) -> Option<Mode> {
         let fits = items.len() <= IDS_MAX && self.long_list_ids + items.len() <= LONG_LIST_IDS_MAX;
-        if fits {
+        fits.then(|| {
             self.long_list_ids += items.len();
-            self.push(upper, Mode::Ids(sorted_ids(items)));
-        } else {
-            self.push(upper, Mode::Fingerprint(fingerprint(items)));
-        }
+            Mode::Ids(sorted_ids(items))
+        })
     }
 }

@@ -246,19 +246,18 @@ impl Model {
                     .map(|(seq, hash, _)| recon::item(*seq, hash))
                     .collect();
                 let incoming = recon::decode(payload).unwrap();
-                let mut answer = recon::answer(&items, &incoming);
-                let owed = std::mem::take(&mut answer.owed);
                 let batch = if self.recon_never_ends { 0 } else { self.batch };
-                let (sent, unsent) = owed.split_at(owed.len().min(batch));
-                for at in sent {
+                let mut answer = recon::answer(&items, incoming, batch);
+                for owed in &answer.owed {
+                    let at = items.binary_search(owed).unwrap();
                     out.push((
                         peer,
                         bytes(&Frame::Push {
-                            envelope: &held[*at as usize].2,
+                            envelope: &held[at].2,
                         }),
                     ));
                 }
-                recon::reopen(&mut answer, &items, &incoming, unsent);
+                answer.reopen(batch);
                 let mut payload = Vec::new();
                 recon::encode(&answer.ranges, &mut payload);
                 out.push((

@@ -54,7 +54,7 @@ use drover_wire::id::{EntryHash, GroupId, PublicKey};
 use hashbrown::HashMap;
 use ingest::Ingest;
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -272,6 +272,8 @@ pub struct Shard {
     /// Connections whose parked frame is to be handled again.
     retry: Vec<ConnId>,
     timers: BinaryHeap<Reverse<(u64, ConnId)>>,
+    /// Connections whose RECON is being answered, in the order they asked.
+    answering: VecDeque<ConnId>,
     /// Devices to be woken at the end of this turn.
     woken: Vec<Wake>,
     /// Registrations of the last hour by principal; reconnecting does not clear them (12 §3).
@@ -334,6 +336,7 @@ impl Shard {
             next_gather: 0,
             retry: Vec::new(),
             timers: BinaryHeap::new(),
+            answering: VecDeque::new(),
             woken: Vec::new(),
             registered: HashMap::new(),
             collector: collector::Collector::default(),
@@ -437,6 +440,7 @@ impl Shard {
             }
             Event::Posted(ShardMessage(posted)) => self.posted(posted, fx),
             Event::Tick => self.tick(fx),
+            Event::Answer => self.go_on_answering(fx),
             Event::Drain => self.drain(fx),
         }
         self.settle(fx);
@@ -464,6 +468,11 @@ impl Shard {
             .into_iter()
             .flatten()
             .min()
+    }
+
+    /// Whether an [`Event::Answer`] would find something to do.
+    pub fn is_answering(&self) -> bool {
+        !self.answering.is_empty()
     }
 
     /// After [`Event::Drain`]: whether nothing is left to wait for.

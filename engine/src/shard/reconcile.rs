@@ -1,4 +1,6 @@
-//! RECON: the relay's side of one round (03). The items are in memory; only what is owed is read from the store.
+//! RECON: the relay's side of one round (03). The items are in memory; only what is owed is read from the store. A
+//! message may concern all items of a long log, several times: the answer is made in pieces, so that nobody else waits
+//! long for it.
 
 use super::replay::{batch_len, batch_room};
 use super::{Pending, Shard};
@@ -7,14 +9,14 @@ use crate::event::ConnId;
 use crate::group::Loaded;
 use crate::limits::RECON_PER_MINUTE;
 use crate::message;
-use crate::session::{Recon, Round, Waiting};
+use crate::session::{Answer, Recon, Round, Waiting};
 use bytes::Bytes;
 use drover_storage::StoreError;
 use drover_storage::log::{Record, StreamId, StreamKind};
 use drover_wire::error::{Code, Refusal};
 use drover_wire::id::GroupId;
 use drover_wire::map::{self, MapFrame};
-use drover_wire::recon::{self, item_seq};
+use drover_wire::recon::{self, Answering, item_seq};
 
 impl Shard {
     pub(super) fn recon<E: Effects>(
@@ -48,18 +50,56 @@ impl Shard {
             return Ok(());
         }
         self.metrics.recon_rounds.add(1);
+        let (sends, _) = batch_room(fx.room(conn));
         let Loaded::Warm(index) = &self.groups[slot as usize].envelopes else {
             return Ok(());
         };
-        let items = index.durable();
-        let answer = recon::answer(items, &incoming);
-        let owed = answer
-            .owed
-            .iter()
-            .map(|&at| item_seq(&items[at as usize]))
-            .collect();
-        self.read_owed(conn, slot, owed, Round::Payload { incoming, answer }, fx);
+        let mut answering = Answering::new(index.durable(), incoming, sends);
+        // Whoever came before is answered first; else most are answered at once.
+        let is_made =
+            self.answering.is_empty() && answering.step(index.durable(), self.config.recon_piece_items);
+        match is_made {
+            true => self.read_answer(conn, slot, answering.finish(), fx),
+            false => self.wait_for_answer(conn, slot, answering),
+        }
         Ok(())
+    }
+
+    fn wait_for_answer(&mut self, conn: ConnId, group: u32, answering: Answering) {
+        if let Some(session) = self.session(conn) {
+            session.waiting = Waiting::Answer(Box::new(Answer { group, answering }));
+            self.answering.push_back(conn);
+        }
+    }
+
+    /// A piece of the answer that waits longest.
+    pub(super) fn go_on_answering<E: Effects>(&mut self, fx: &mut E) {
+        while let Some(conn) = self.answering.pop_front() {
+            let Some(session) = self.session(conn) else {
+                continue;
+            };
+            let Answer { group, mut answering } = match std::mem::take(&mut session.waiting) {
+                Waiting::Answer(answer) => *answer,
+                other => {
+                    session.waiting = other;
+                    continue;
+                }
+            };
+            let Loaded::Warm(index) = &self.groups[group as usize].envelopes else {
+                self.answered_refusal(conn, Code::Backpressure.into(), fx);
+                continue;
+            };
+            match answering.step(index.durable(), self.config.recon_piece_items) {
+                true => self.read_answer(conn, group, answering.finish(), fx),
+                false => self.wait_for_answer(conn, group, answering),
+            }
+            return;
+        }
+    }
+
+    fn read_answer<E: Effects>(&mut self, conn: ConnId, slot: u32, answer: recon::Answer, fx: &mut E) {
+        let owed = answer.owed.iter().map(item_seq).collect();
+        self.read_owed(conn, slot, owed, Round::Payload(answer), fx);
     }
 
     /// RECON with a list of fingerprints, which only the map form has (docs/map-form.md).
@@ -163,21 +203,10 @@ impl Shard {
                 .and_then(|last| round.owed.iter().position(|&seq| seq == last.seq))
                 .map_or(0, |at| at + 1)
         };
-        let group = &self.groups[slot as usize];
-        let id = group.id;
+        let id = self.groups[slot as usize].id;
         let out = match &mut round.round {
-            Round::Payload { incoming, answer } => {
-                let unsent = &round.owed[settled..];
-                if !unsent.is_empty() {
-                    let Loaded::Warm(index) = &group.envelopes else {
-                        // The index went while the envelopes were read: a span with ids still owed can't be reopened.
-                        return self.answered_refusal(conn, Code::Backpressure.into(), fx);
-                    };
-                    // A DROP may have moved them meanwhile, or taken them away.
-                    let places = unsent.iter().filter_map(|&seq| index.position(seq));
-                    let unsent: Vec<u32> = places.map(|at| at as u32).collect();
-                    recon::reopen(answer, index.durable(), incoming, &unsent);
-                }
+            Round::Payload(answer) => {
+                answer.reopen(settled);
                 let mut payload = Vec::new();
                 recon::encode(&answer.ranges, &mut payload);
                 message::recon(id, &payload, map)

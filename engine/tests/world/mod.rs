@@ -489,6 +489,10 @@ impl World {
             busy |= self.read(at, self.reads_per_turn) > 0;
         }
         for shard in 0..self.shards.len() {
+            if self.shards[shard].is_answering() {
+                self.handle(shard, Event::Answer);
+                busy = true;
+            }
             let (now, mut view) = (
                 self.now,
                 View {

@@ -232,7 +232,7 @@ impl<'a> Play<'a> {
                 let holds: Vec<_> = (0..u64::from(self.script.u8() % 64))
                     .map(|seq| item(seq, &Hash([seq as u8; 32])))
                     .collect();
-                let answer = recon::answer(&holds, &incoming);
+                let answer = recon::answer(&holds, incoming, usize::MAX);
                 self.recon(group, &answer.ranges);
             }
             _ => {}

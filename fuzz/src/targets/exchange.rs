@@ -65,11 +65,9 @@ fn exchange(
         assert!(round <= RECON_ROUNDS_MAX, "the exchange does not end");
         let incoming = recon::decode(&payload).expect("a client sends what decodes");
         let held = list(&relay);
-        let mut answer = recon::answer(&held, &incoming);
-        let (sent, unsent) = answer.owed.split_at(answer.owed.len().min(batch));
-        client.extend(sent.iter().map(|at| held[*at as usize]));
-        let unsent = unsent.to_vec();
-        recon::reopen(&mut answer, &held, &incoming, &unsent);
+        let mut answer = recon::answer(&held, incoming, batch);
+        client.extend(answer.owed.iter().copied());
+        answer.reopen(batch);
         let mut bytes = Vec::new();
         recon::encode(&answer.ranges, &mut bytes);
         let mut ranges = recon::decode(&bytes).expect("a relay sends what decodes");

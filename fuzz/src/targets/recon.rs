@@ -4,7 +4,8 @@ use drover_wire::error::Code;
 use drover_wire::frame::FRAME_BYTES_MAX;
 use drover_wire::map::{Span, answer_list};
 use drover_wire::recon::{
-    self, IDLIST_ITEMS, Item, Mode, RANGES_MAX, Range, answer, client_step, decode, fingerprint, item, item_id,
+    self, Answering, IDLIST_ITEMS, Item, Mode, RANGES_MAX, Range, answer, client_step, decode, fingerprint, item,
+    item_id,
 };
 
 use crate::allocation;
@@ -67,18 +68,18 @@ fn answered(items: &[Item], incoming: &[Range]) {
         })
         .sum();
     let most = 64 * 1024 + 256 * (items.len() + ids + incoming.len());
-    let mut answer = allocation::within("an answer", most, || answer(items, incoming));
+    let asked = incoming.to_vec();
+    let mut answer = allocation::within("an answer", most, || answer(items, asked, usize::MAX));
     check_message(&answer.ranges, incoming);
-    assert!(answer.owed.iter().all(|at| (*at as usize) < items.len()));
-    let owed: Vec<_> = answer.owed.iter().map(|at| item_id(&items[*at as usize])).collect();
-    assert!(owed.is_sorted(), "pushes ascend by id");
+    assert!(answer.owed.iter().all(|owed| items.contains(owed)));
+    assert!(answer.owed.is_sorted_by_key(item_id), "pushes ascend by id");
 
     // Whatever is cut off is asked for again: no span that owes something is skipped (03 §7).
-    let unsent: Vec<u32> = answer.owed.iter().copied().skip(owed.len() / 2).collect();
-    recon::reopen(&mut answer, items, incoming, &unsent);
+    let sent = answer.owed.len() / 2;
+    answer.reopen(sent);
     check_message(&answer.ranges, incoming);
-    for at in &unsent {
-        let seq = recon::item_seq(&items[*at as usize]);
+    for item in &answer.owed[sent..] {
+        let seq = recon::item_seq(item);
         let Some(span) = incoming.iter().find(|range| range.upper > seq) else {
             continue;
         };
@@ -91,6 +92,14 @@ fn answered(items: &[Item], incoming: &[Range]) {
             .any(|range| range.mode != Mode::Skip);
         assert!(open, "a span that owes items is skipped");
     }
+
+    // A piece at a time, with no more than can be sent, it is the same answer.
+    let mut pieces = Answering::new(items, incoming.to_vec(), sent);
+    while !pieces.step(items, 1 + items.len() % 50) {}
+    let mut pieces = pieces.finish();
+    pieces.reopen(sent);
+    assert_eq!(pieces.owed, answer.owed[..sent]);
+    assert_eq!(pieces.ranges, answer.ranges);
 
     let step = allocation::within("a step", most, || client_step(items, incoming));
     assert!(step.want.is_sorted_by(|a, b| a < b) && step.send.is_sorted_by(|a, b| a < b));

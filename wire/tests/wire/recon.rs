@@ -6,8 +6,8 @@ use drover_wire::error::Code;
 use drover_wire::frame::FRAME_BYTES_MAX;
 use drover_wire::id::Hash;
 use drover_wire::recon::{
-    Item, Mode, OPEN_END, RANGES_MAX, Range, answer, client_step, decode, encode, fingerprint, item, item_id,
-    item_seq, opening, reopen,
+    self, Answer, Answering, Item, Mode, OPEN_END, RANGES_MAX, Range, client_step, decode, encode,
+    fingerprint, item, item_id, item_seq, opening,
 };
 use proptest::prelude::*;
 use serde_json::Value;
@@ -46,6 +46,11 @@ fn fingerprint_range(upper: u64) -> Range {
     }
 }
 
+/// The whole answer of a relay that can send all it owes.
+fn answer(items: &[Item], incoming: &[Range]) -> Answer {
+    recon::answer(items, incoming.to_vec(), ALL)
+}
+
 struct Exchange {
     rounds: usize,
     pushed: Vec<Item>,
@@ -70,17 +75,10 @@ fn exchange(
         assert!(log.rounds <= 4 + 64 + relay.len() / queue, "no end in sight");
         let incoming = sent(&message);
         let items: Vec<Item> = relay.iter().copied().collect();
-        let mut reply = answer(&items, &incoming);
-        assert!(
-            reply
-                .owed
-                .is_sorted_by_key(|&index| item_id(&items[index as usize]))
-        );
-        let (now, later) = reply.owed.split_at(queue.min(reply.owed.len()));
-        let (now, later) = (now.to_vec(), later.to_vec());
-        reopen(&mut reply, &items, &incoming, &later);
-        for index in now {
-            let push = items[index as usize];
+        let mut reply = recon::answer(&items, incoming, queue);
+        assert!(reply.owed.is_sorted_by_key(item_id));
+        reply.reopen(queue);
+        for &push in &reply.owed {
             assert!(client.insert(push), "pushed twice");
             log.pushed.push(push);
         }
@@ -202,7 +200,7 @@ fn the_larger_trace_takes_two_rounds() {
     let second = client_step(&client, &reply.ranges).ranges.unwrap();
     assert_eq!(payload(&second).len(), 141);
     let reply = answer(&relay, &second);
-    assert_eq!(reply.owed, (20..40).collect::<Vec<u32>>());
+    assert_eq!(reply.owed, relay[20..40]);
     assert_eq!(payload(&reply.ranges).len(), 73);
     assert_eq!(converges(&client, &relay, ALL).rounds, 2);
 }
@@ -212,7 +210,7 @@ fn the_larger_trace_takes_two_rounds() {
 fn a_disjoint_tail_takes_two_rounds() {
     let (client, relay) = (plain_items(1..=4), plain_items(3..=6));
     let reply = answer(&relay, &opening(&client));
-    assert_eq!(reply.owed, [2, 3]);
+    assert_eq!(reply.owed, relay[2..4]);
     assert_eq!(
         reply.ranges,
         [Range {
@@ -389,7 +387,7 @@ fn each_incoming_range_is_answered_as_its_role_demands() {
             (Some(told.clone()), vec![], ids(1..=1))
         );
         let less = relay(Mode::Ids(ids(2..=count)));
-        assert_eq!((&less.ranges[..], &less.owed[..]), (&skip[..], &[0][..]));
+        assert_eq!((&less.ranges[..], &less.owed[..]), (&skip[..], &mine[..1]));
 
         let more = client(Mode::Ids(ids(1..=count + 1)));
         assert_eq!(
@@ -527,7 +525,7 @@ fn covers_at_their_edges() {
             }
         )
     );
-    assert_eq!(reply.owed, [0, 1, 2]);
+    assert_eq!(reply.owed, plain_items(0..3));
 
     let skip = decoded("820181 83 1b ff*8 00 f6").expect("a single skip");
     assert_eq!(answer(&plain_items(1..100), &skip).ranges, skip);
@@ -561,7 +559,7 @@ fn an_item_at_the_open_end_takes_no_part() {
         upper: OPEN_END,
         mode: Mode::Ids(vec![]),
     }];
-    assert_eq!(answer(&relay, &everything).owed, [0]);
+    assert_eq!(answer(&relay, &everything).owed, relay[..1]);
 }
 
 #[test]
@@ -582,8 +580,10 @@ fn a_span_with_unsent_items_is_never_skipped() {
         },
     ];
     let settled = answer(&relay, &incoming);
+    assert_eq!(settled.owed.len(), 20);
+    // Their ids ascend as their numbers do: what is left lies in the last span.
     let mut reopened = answer(&relay, &incoming);
-    reopen(&mut reopened, &relay, &incoming, &[25, 26]);
+    reopened.reopen(15);
     assert_eq!(
         reopened.ranges[..2],
         settled.ranges[..2],
@@ -596,5 +596,80 @@ fn a_span_with_unsent_items_is_never_skipped() {
             upper: OPEN_END,
             mode: open
         }
+    );
+}
+
+/// Pieces of any size make the answer that one makes, and what cannot be sent is not collected.
+#[test]
+fn an_answer_in_pieces_is_the_same_answer() {
+    let relay: Vec<Item> = (1..=3_000)
+        .map(|seq| item(seq, &Hash::of(&[&seq.to_be_bytes()[..]])))
+        .collect();
+    let ids = |seqs: &mut dyn Iterator<Item = usize>| {
+        let mut ids: Vec<Hash> = seqs.map(|at| item_id(&relay[at])).collect();
+        ids.sort_unstable();
+        Mode::Ids(ids)
+    };
+    let range = |upper, mode| Range { upper, mode };
+    let mut foreign = relay.iter().step_by(9).map(item_id).collect::<Vec<_>>();
+    foreign.push(Hash([255; 32]));
+    foreign.sort_unstable();
+    let incoming = [
+        range(100, Mode::Skip),
+        range(500, ids(&mut (99..499).step_by(3))),
+        range(1_000, Mode::Fingerprint(fingerprint(&relay[499..999]))),
+        range(1_010, Mode::Fingerprint(Hash([1; 32]))),
+        range(1_020, ids(&mut std::iter::empty())),
+        range(1_020 + 1, Mode::Ids(vec![Hash([3; 32])])),
+        range(2_000, Mode::Ids(foreign)),
+        range(OPEN_END, Mode::Fingerprint(Hash([2; 32]))),
+    ];
+    let whole = answer(&relay, &incoming);
+    assert_eq!(whole.ranges.len(), 5 + 8 + 8 + 1);
+    for sends in [0, 1, 7, 255, whole.owed.len(), ALL] {
+        let mut cut = answer(&relay, &incoming);
+        cut.reopen(sends);
+        for size in [1, 9, 100, 1_999, ALL] {
+            let mut pieces = Answering::new(&relay, incoming.to_vec(), sends);
+            while !pieces.step(&relay, size) {}
+            let mut pieces = pieces.finish();
+            assert_eq!(
+                pieces.owed,
+                whole.owed[..sends.min(whole.owed.len())],
+                "{sends} in {size}"
+            );
+            pieces.reopen(sends);
+            assert_eq!(pieces.ranges, cut.ranges, "{sends} in {size}");
+        }
+    }
+}
+
+/// Items come and go between the pieces: the answer still names every bound, and later items take no part.
+#[test]
+fn items_may_come_and_go_between_pieces() {
+    let all: Vec<Item> = plain_items(1..=500);
+    let incoming = [
+        fingerprint_range(200),
+        fingerprint_range(300),
+        fingerprint_range(OPEN_END),
+    ];
+    let mut items = all[..400].to_vec();
+    let mut pieces = Answering::new(&items, incoming.to_vec(), ALL);
+    let mut steps = 0;
+    while !pieces.step(&items, 20) {
+        steps += 1;
+        items.retain(|item| item_seq(item) % 31 != steps % 31);
+        items.extend(all.get(399 + steps as usize));
+    }
+    let answer = pieces.finish();
+    sent(&answer.ranges);
+    for range in &incoming {
+        assert!(answer.ranges.iter().any(|answer| answer.upper == range.upper));
+    }
+    assert!(
+        answer
+            .ranges
+            .iter()
+            .all(|range| range.upper <= 400 || range.upper == OPEN_END)
     );
 }

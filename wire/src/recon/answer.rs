@@ -1,0 +1,376 @@
+//! The relay's answer to one message (03 §5), made a piece at a time: a message may name every item of a long log, and
+//! others are not to wait for all of that.
+
+use super::{
+    FINGERPRINT_LABEL, IDLIST_ITEMS, Item, Mode, OPEN_END, RANGES_MAX, Range, Reply, SPLIT_FACTOR,
+    first_from, item_id, item_seq, sorted_ids,
+};
+use crate::id::Hash;
+use blake3::Hasher;
+use std::ops;
+
+/// What a range costs beside its items, in items: most of it is a hash of little, or a search for where it ends.
+const RANGE_ITEMS: usize = 8;
+
+/// The relay's answer to one message: ranges to send back, and the items owed to the peer.
+#[derive(Debug, Default)]
+pub struct Answer {
+    /// One range for each incoming one, or more where it was split.
+    pub ranges: Vec<Range>,
+    /// Items to push, in ascending id order: of all that are owed, as many as were asked for.
+    pub owed: Vec<Item>,
+    /// Spans that items are owed in, ascending.
+    open: Vec<Open>,
+}
+
+/// A span that items are owed in.
+#[derive(Debug)]
+struct Open {
+    upper: u64,
+    /// The range of the answer that ends it.
+    range: usize,
+    /// The fingerprint of what the relay holds in that range.
+    own: Hash,
+    /// Not all that is owed in it is sent now.
+    is_cut: bool,
+}
+
+impl Answer {
+    /// Only the first `sent` of what is owed leave: the spans of all others are reopened (03 §7). Each gets the relay's
+    /// fingerprint for its last range, so that the client comes back.
+    pub fn reopen(&mut self, sent: usize) {
+        for item in self.owed.get(sent..).unwrap_or_default() {
+            cut(&mut self.open, item);
+        }
+        for span in self.open.iter().filter(|span| span.is_cut) {
+            self.ranges[span.range].mode = Mode::Fingerprint(span.own);
+        }
+    }
+}
+
+fn cut(open: &mut [Open], item: &Item) {
+    let place = open.partition_point(|span| span.upper <= item_seq(item));
+    if let Some(span) = open.get_mut(place) {
+        span.is_cut = true;
+    }
+}
+
+/// Answers `incoming`, as [`decode`](super::decode) returned it, for a relay that holds `items`, of which it can send
+/// `sends`. Hashes each item at most twice and never answers with more than [`RANGES_MAX`] ranges.
+pub fn answer(items: &[Item], incoming: Vec<Range>, sends: usize) -> Answer {
+    let mut answering = Answering::new(items, incoming, sends);
+    while !answering.step(items, usize::MAX) {}
+    answering.finish()
+}
+
+/// An [`answer`] in the making.
+#[derive(Debug)]
+pub struct Answering {
+    incoming: Vec<Range>,
+    /// The incoming range under way.
+    place: usize,
+    stage: Stage,
+    /// The first number that is still to be looked at in this stage.
+    next: u64,
+    /// What lies above it came later and takes no part.
+    end: u64,
+    hasher: Box<Hasher>,
+    reply: Reply,
+    owed: Owed,
+    /// Something is owed in the range under way: the last of [`Owed::open`] is its span.
+    owes: bool,
+}
+
+/// What is done with the items of a range, one after the other.
+#[derive(Debug)]
+enum Stage {
+    /// Nothing yet.
+    Begin,
+    /// They are hashed, to be compared with the peer's fingerprint.
+    Compare,
+    /// They are looked for in the peer's list; which of that were found.
+    Look(Vec<bool>),
+    /// They are hashed in buckets: the upper bounds of those to come, the next one last.
+    Split(Vec<u64>),
+    /// They are hashed: what is said of them may have to be taken back.
+    Reconsider,
+}
+
+/// Where things lie in the items while a step looks at them.
+struct Sight {
+    /// The range under way begins here.
+    start: usize,
+    /// The next item to look at.
+    at: usize,
+    /// How many may still be looked at.
+    left: usize,
+}
+
+impl Sight {
+    /// The next items, up to `end`, that may be looked at in this step.
+    fn take(&mut self, end: usize) -> ops::Range<usize> {
+        let taken = self.at..end.min(self.at.saturating_add(self.left));
+        self.at = taken.end;
+        self.left -= taken.len();
+        taken
+    }
+}
+
+impl Answering {
+    /// Nothing is looked at yet. `items` are what the relay holds now; of those owed, `sends` are asked for.
+    pub fn new(items: &[Item], incoming: Vec<Range>, sends: usize) -> Self {
+        Self {
+            incoming,
+            place: 0,
+            stage: Stage::Begin,
+            next: 0,
+            end: items.last().map_or(0, item_seq).saturating_add(1),
+            hasher: Box::default(),
+            reply: Reply::default(),
+            owed: Owed {
+                sends,
+                ..Owed::default()
+            },
+            owes: false,
+        }
+    }
+
+    /// Looks at about `items_max` items; whether that was all. `items` may have become more or less since the last step,
+    /// each number still belonging to one of them: the answer is then one of what there was meanwhile.
+    pub fn step(&mut self, items: &[Item], items_max: usize) -> bool {
+        let items = &items[..first_from(items, self.end)];
+        let previous = self
+            .place
+            .checked_sub(1)
+            .and_then(|place| self.incoming.get(place));
+        let mut sight = Sight {
+            start: first_from(items, previous.map_or(0, |range| range.upper)),
+            at: first_from(items, self.next),
+            left: items_max,
+        };
+        while self.place < self.incoming.len() {
+            if sight.left == 0 {
+                self.next = items.get(sight.at).map_or(OPEN_END, item_seq);
+                return false;
+            }
+            self.advance(items, &mut sight);
+        }
+        true
+    }
+
+    /// Goes on with the range under way, as far as this step may.
+    fn advance(&mut self, items: &[Item], sight: &mut Sight) {
+        let Range { upper, mode } = &self.incoming[self.place];
+        let upper = *upper;
+        let end = sight.at + first_from_here(&items[sight.at..], upper);
+        match &mut self.stage {
+            Stage::Begin => {
+                sight.left = sight.left.saturating_sub(RANGE_ITEMS);
+                match mode {
+                    Mode::Skip => {
+                        sight.at = end;
+                        self.reply.push(upper, Mode::Skip);
+                        self.said(None, sight, end);
+                    }
+                    Mode::Fingerprint(_) => {
+                        begin_fingerprint(&mut self.hasher, end - sight.start);
+                        self.stage = Stage::Compare;
+                    }
+                    Mode::Ids(theirs) => self.stage = Stage::Look(vec![false; theirs.len()]),
+                }
+            }
+            Stage::Compare => {
+                self.hasher.update(items[sight.take(end)].as_flattened());
+                if sight.at == end {
+                    let own = end_fingerprint(&self.hasher);
+                    let is_settled = *mode == Mode::Fingerprint(own);
+                    self.tell(items, sight, end, is_settled, Some(own));
+                }
+            }
+            Stage::Look(held) => {
+                let Mode::Ids(theirs) = mode else { return };
+                for item in &items[sight.take(end)] {
+                    match theirs.binary_search(&item_id(item)) {
+                        Ok(place) => held[place] = true,
+                        Err(_) => {
+                            if !std::mem::replace(&mut self.owes, true) {
+                                self.owed.open(upper);
+                            }
+                            self.owed.add(item);
+                        }
+                    }
+                }
+                if sight.at == end {
+                    let is_settled = held.iter().all(|held| *held);
+                    self.tell(items, sight, end, is_settled, None);
+                }
+            }
+            Stage::Split(bounds) => {
+                let Some(&bound) = bounds.last() else { return };
+                let bucket_end = sight.at + first_from_here(&items[sight.at..], bound);
+                self.hasher.update(items[sight.take(bucket_end)].as_flattened());
+                if sight.at == bucket_end {
+                    bounds.pop();
+                    let own = end_fingerprint(&self.hasher);
+                    self.reply.push(bound, Mode::Fingerprint(own));
+                    match bounds.last() {
+                        Some(&next) => {
+                            let count = first_from_here(&items[sight.at..], next);
+                            begin_fingerprint(&mut self.hasher, count);
+                        }
+                        None => self.said(Some(own), sight, end),
+                    }
+                }
+            }
+            Stage::Reconsider => {
+                self.hasher.update(items[sight.take(end)].as_flattened());
+                if sight.at == end {
+                    let own = end_fingerprint(&self.hasher);
+                    self.said(Some(own), sight, end);
+                }
+            }
+        }
+    }
+
+    /// A range's items were looked at: skips it if that settles it, else says what is held in it. `own`: their
+    /// fingerprint, where it is known.
+    fn tell(&mut self, items: &[Item], sight: &mut Sight, end: usize, is_settled: bool, own: Option<Hash>) {
+        let upper = self.incoming[self.place].upper;
+        let mine = &items[sight.start..end];
+        if is_settled {
+            self.reply.push(upper, Mode::Skip);
+        } else if mine.len() <= IDLIST_ITEMS {
+            self.reply.push(upper, Mode::Ids(sorted_ids(mine)));
+        } else {
+            // Each of those to come needs at least one range of the answer.
+            let to_come = self.incoming.len() - self.place - 1;
+            let budget = RANGES_MAX.saturating_sub(self.reply.ranges.len() + to_come);
+            let mut bounds = bounds(mine, upper, budget.clamp(1, SPLIT_FACTOR));
+            if let [bound] = bounds[..] {
+                if let Some(ids) = self.reply.long_list(mine) {
+                    self.reply.push(bound, ids);
+                } else if let Some(own) = own {
+                    self.reply.push(bound, Mode::Fingerprint(own));
+                } else {
+                    return self.split(items, sight, bounds);
+                }
+            } else {
+                bounds.reverse();
+                return self.split(items, sight, bounds);
+            }
+        }
+        if self.owes && own.is_none() {
+            begin_fingerprint(&mut self.hasher, mine.len());
+            sight.at = sight.start;
+            self.stage = Stage::Reconsider;
+        } else {
+            self.said(own, sight, end);
+        }
+    }
+
+    fn split(&mut self, items: &[Item], sight: &mut Sight, bounds: Vec<u64>) {
+        sight.at = sight.start;
+        if let Some(&bound) = bounds.last() {
+            begin_fingerprint(&mut self.hasher, first_from_here(&items[sight.at..], bound));
+        }
+        self.stage = Stage::Split(bounds);
+    }
+
+    /// All was said of this range. `own`: the fingerprint of the last range that says it, known where something is owed.
+    fn said(&mut self, own: Option<Hash>, sight: &mut Sight, end: usize) {
+        if std::mem::take(&mut self.owes)
+            && let Some(span) = self.owed.open.last_mut()
+            && let Some(own) = own
+        {
+            (span.range, span.own) = (self.reply.ranges.len() - 1, own);
+        }
+        sight.start = end;
+        self.place += 1;
+        self.stage = Stage::Begin;
+    }
+
+    /// The answer, once a [`step`](Self::step) was the last.
+    pub fn finish(self) -> Answer {
+        let mut owed = self.owed;
+        owed.trim();
+        owed.items.sort_unstable_by_key(item_id);
+        Answer {
+            ranges: self.reply.ranges,
+            owed: owed.items,
+            open: owed.open,
+        }
+    }
+}
+
+/// What is owed: of all items added, those that come first in id order.
+#[derive(Debug, Default)]
+struct Owed {
+    /// Items asked for.
+    sends: usize,
+    /// At most twice as many, in no order.
+    items: Vec<Item>,
+    /// What comes after this one is not among the first.
+    last: Option<Hash>,
+    open: Vec<Open>,
+}
+
+impl Owed {
+    /// What is added from now on lies in this span.
+    fn open(&mut self, upper: u64) {
+        self.open.push(Open {
+            upper,
+            range: 0,
+            own: Hash([0; 32]),
+            is_cut: false,
+        });
+    }
+
+    fn add(&mut self, item: &Item) {
+        if self.sends == 0 || self.last.is_some_and(|last| last < item_id(item)) {
+            return cut(&mut self.open, item);
+        }
+        self.items.push(*item);
+        if self.items.len() / 2 >= self.sends {
+            self.trim();
+        }
+    }
+
+    fn trim(&mut self) {
+        let Some(last) = self.sends.checked_sub(1) else {
+            return;
+        };
+        if self.items.len() > self.sends {
+            let (_, item, _) = self.items.select_nth_unstable_by_key(last, item_id);
+            self.last = Some(item_id(item));
+            for item in self.items.drain(self.sends..) {
+                cut(&mut self.open, &item);
+            }
+        }
+    }
+}
+
+fn begin_fingerprint(hasher: &mut Hasher, count: usize) {
+    hasher.reset();
+    hasher.update(FINGERPRINT_LABEL);
+    hasher.update(&(count as u64).to_be_bytes());
+}
+
+fn end_fingerprint(hasher: &Hasher) -> Hash {
+    Hash(*hasher.finalize().as_bytes())
+}
+
+/// The upper bounds of the [`buckets`](super::buckets) of these items, the last of them `upper`.
+fn bounds(items: &[Item], upper: u64, parts: usize) -> Vec<u64> {
+    let first = |bucket: &[Item]| bucket.first().map(item_seq);
+    let firsts = super::buckets(items, parts).filter_map(first).skip(1);
+    firsts.chain([upper]).collect()
+}
+
+/// [`first_from`] where it is probably near.
+fn first_from_here(items: &[Item], seq: u64) -> usize {
+    let mut near = 16;
+    while items.get(near).is_some_and(|item| item_seq(item) < seq) {
+        near *= 2;
+    }
+    first_from(&items[..near.min(items.len())], seq)
+}
