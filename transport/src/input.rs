@@ -107,7 +107,23 @@ impl<D: Driver> Turn<D> {
                 self.falls_behind(id);
             }
         }
+        self.wait_if_long(id);
         self.world.weigh(id);
+    }
+
+    /// In the midst of a long message its connection waits in line for what follows.
+    fn wait_if_long(&mut self, id: ConnId) {
+        if let Some(conn) = self.world.conns.get_mut(id)
+            && conn.is_open()
+            && conn.is_listening()
+            && !conn.behind
+            && conn.codec.kept_bytes() >= LONG_BYTES
+            && !std::mem::replace(&mut conn.queued, true)
+        {
+            self.world.driver.pause(conn.socket);
+            self.world.metrics.deferred_long.add(1);
+            self.long.join(id);
+        }
     }
 
     /// The peer sends nothing more.
@@ -160,8 +176,6 @@ impl<D: Driver> Turn<D> {
             (&mut self.idle, &metrics.deferred_idle)
         } else if conn.slow >= SLOW_SHARES {
             (&mut self.slow, &metrics.deferred_slow)
-        } else if !conn.behind && conn.codec.kept_bytes() >= LONG_BYTES {
-            (&mut self.long, &metrics.deferred_long)
         } else {
             return self.share(id);
         };
@@ -208,6 +222,9 @@ impl<D: Driver> Turn<D> {
             let began = self.begin_share(id);
             self.resume(id);
             self.end_share(id, began);
+        } else if conn.is_listening() {
+            // It waited in the midst of a long message.
+            self.world.driver.resume(conn.socket);
         }
     }
 
