@@ -7,7 +7,6 @@ use super::{
 };
 use crate::id::Hash;
 use blake3::Hasher;
-use std::ops;
 
 /// What a range costs beside its items, in items: most of it is a hash of little, or a search for where it ends.
 const RANGE_ITEMS: usize = 8;
@@ -107,11 +106,16 @@ struct Sight {
 }
 
 impl Sight {
-    /// The next items, up to `end`, that may be looked at in this step.
-    fn take(&mut self, end: usize) -> ops::Range<usize> {
-        let taken = self.at..end.min(self.at.saturating_add(self.left));
-        self.at = taken.end;
-        self.left -= taken.len();
+    /// The next items, up to `end`, that may be looked at in this step. Those that share a number stay together, as the
+    /// next step begins with a number.
+    fn take<'a>(&mut self, items: &'a [Item], end: usize) -> &'a [Item] {
+        let mut to = end.min(self.at.saturating_add(self.left));
+        while to > self.at && to < end && item_seq(&items[to]) == item_seq(&items[to - 1]) {
+            to += 1;
+        }
+        let taken = &items[self.at..to];
+        self.at = to;
+        self.left = self.left.saturating_sub(taken.len());
         taken
     }
 }
@@ -135,8 +139,8 @@ impl Answering {
         }
     }
 
-    /// Looks at about `items_max` items; whether that was all. `items` may have become more or less since the last step,
-    /// each number still belonging to one of them: the answer is then one of what there was meanwhile.
+    /// Looks at about `items_max` items; whether that was all. `items` may have become more or less since the last step:
+    /// the answer is then one of what there was meanwhile.
     pub fn step(&mut self, items: &[Item], items_max: usize) -> bool {
         let items = &items[..first_from(items, self.end)];
         let previous = self
@@ -180,7 +184,7 @@ impl Answering {
                 }
             }
             Stage::Compare => {
-                self.hasher.update(items[sight.take(end)].as_flattened());
+                self.hasher.update(sight.take(items, end).as_flattened());
                 if sight.at == end {
                     let own = end_fingerprint(&self.hasher);
                     let is_settled = *mode == Mode::Fingerprint(own);
@@ -189,7 +193,7 @@ impl Answering {
             }
             Stage::Look(held) => {
                 let Mode::Ids(theirs) = mode else { return };
-                for item in &items[sight.take(end)] {
+                for item in sight.take(items, end) {
                     match theirs.binary_search(&item_id(item)) {
                         Ok(place) => held[place] = true,
                         Err(_) => {
@@ -208,7 +212,7 @@ impl Answering {
             Stage::Split(bounds) => {
                 let Some(&bound) = bounds.last() else { return };
                 let bucket_end = sight.at + first_from_here(&items[sight.at..], bound);
-                self.hasher.update(items[sight.take(bucket_end)].as_flattened());
+                self.hasher.update(sight.take(items, bucket_end).as_flattened());
                 if sight.at == bucket_end {
                     bounds.pop();
                     let own = end_fingerprint(&self.hasher);
@@ -223,7 +227,7 @@ impl Answering {
                 }
             }
             Stage::Reconsider => {
-                self.hasher.update(items[sight.take(end)].as_flattened());
+                self.hasher.update(sight.take(items, end).as_flattened());
                 if sight.at == end {
                     let own = end_fingerprint(&self.hasher);
                     self.said(Some(own), sight, end);
