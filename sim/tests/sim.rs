@@ -107,10 +107,13 @@ fn what_it_is_there_for_comes_to_pass() {
 }
 
 /// Seeds that once failed: the line, and what was wrong.
-const STORIES: &[(u64, &str)] = &[(
-    946,
-    "a registration that ran out stays gone when the clock is put back",
-)];
+const STORIES: &[(u64, &str)] = &[
+    (
+        946,
+        "a registration that ran out stays gone when the clock is put back",
+    ),
+    (1204, "a connection given up that does not read is not connected"),
+];
 
 #[test]
 fn seeds_that_once_failed() {

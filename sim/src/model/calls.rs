@@ -163,7 +163,7 @@ impl Calls {
     }
 
     /// Whether every connection that ended in the relay is seen to have ended.
-    fn is_sure(&self) -> bool {
+    pub(crate) fn is_sure(&self) -> bool {
         self.present.len() as u64 == self.counted
     }
 

@@ -103,7 +103,8 @@ impl Wakes {
         }
     }
 
-    /// The relay has this device woken. Returns which one it is.
+    /// The relay has this device woken. Returns which one it is. `is_sure`: every connection that ended in the relay is
+    /// seen to have ended; the close of one that does not read waits for its queue.
     pub fn woken(
         &mut self,
         shard: usize,
@@ -111,6 +112,7 @@ impl Wakes {
         handle: &[u8; 16],
         category: Category,
         now: (u64, u64),
+        is_sure: bool,
     ) -> Result<PublicKey, Violation> {
         let (now_us, wall_ms) = now;
         if category == Category::Call
@@ -137,8 +139,8 @@ impl Wakes {
             return fail("it did not ask for that, or no longer");
         }
         // What came in this very turn may have come after it was decided.
-        if sleeper.awake.values().any(|since_us| *since_us < now_us) {
-            return fail("it is connected");
+        if is_sure && let Some((line, _)) = sleeper.awake.iter().find(|(_, since_us)| **since_us < now_us) {
+            return fail(&format!("it is connected by line {line}"));
         }
         Ok(*device)
     }

@@ -252,15 +252,18 @@ impl Effects for View<'_> {
             None => wakes,
         };
         let (now_us, wall_ms) = (self.out.now_us(), self.out.wall_ms());
+        let sessions = self.out.sessions();
+        self.out.model.calls.counts(sessions);
+        let is_sure = self.out.model.calls.is_sure();
         for wake in wakes {
             let of = (0..self.out.plan.workspaces).find(|n| codes::realm(*n) == wake.realm);
             let (handle, category) = (wake.handle.0, wake.category);
             let workspace = of.unwrap_or(usize::MAX);
-            let woken = self
-                .out
-                .model
-                .wakes
-                .woken(self.me, workspace, &handle, category, (now_us, wall_ms));
+            let woken =
+                self.out
+                    .model
+                    .wakes
+                    .woken(self.me, workspace, &handle, category, (now_us, wall_ms), is_sure);
             self.out.coverage.add("wakes", 1);
             self.out.note(b"z", |line| {
                 line.push_str(&format!("a device of {workspace} is woken: {category:?}"));
