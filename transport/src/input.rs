@@ -16,7 +16,7 @@ const RECEIVES_MAX: u32 = 4;
 /// Frames of one connection in its share of a turn. Small ones cost some hundred nanoseconds, and a receive brings ten
 /// thousand of them: everybody else would wait for all of those.
 const FRAMES_MAX: usize = 64;
-/// Bytes of messages in such a share: it ends with the one that goes beyond. A RECON of 1 MiB costs milliseconds.
+/// Bytes of messages in such a share: it ends with the one that goes beyond.
 const BYTES_MAX: usize = 64 << 10;
 /// A share that takes longer is slow: this much, and what long messages are worth, which are hashed and copied.
 const SLOW: Duration = Duration::from_micros(100);

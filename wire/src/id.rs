@@ -25,7 +25,7 @@ macro_rules! bytes_id {
             }
 
             /// The first eight bytes as a number: two that differ in it are in its order.
-            pub const fn prefix(&self) -> u64 {
+            const fn prefix(&self) -> u64 {
                 let [a, b, c, d, e, f, g, h, ..] = self.0;
                 u64::from_be_bytes([a, b, c, d, e, f, g, h])
             }

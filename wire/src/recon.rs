@@ -3,8 +3,6 @@
 //! Items are kept as 40 bytes, `u64be(seq) ‖ id`, in ascending order: exactly what the fingerprint hashes, so that a
 //! range is hashed with one call over contiguous memory.
 
-use std::ops;
-
 mod answer;
 
 pub use answer::{Answer, Answering, answer};
@@ -12,6 +10,7 @@ pub use answer::{Answer, Answering, answer};
 use crate::cbor::{Reader, Writer};
 use crate::error::Code;
 use crate::id::Hash;
+use blake3::Hasher;
 
 /// `u64be(seq) ‖ id`; byte order is item order.
 pub type Item = [u8; 40];
@@ -157,11 +156,21 @@ pub fn encode(ranges: &[Range], out: &mut Vec<u8>) {
 
 /// The fingerprint of these items (03 §3).
 pub fn fingerprint(items: &[Item]) -> Hash {
-    Hash::of(&[
-        FINGERPRINT_LABEL,
-        &(items.len() as u64).to_be_bytes(),
-        items.as_flattened(),
-    ])
+    let mut hasher = Hasher::new();
+    begin_fingerprint(&mut hasher, items.len());
+    hasher.update(items.as_flattened());
+    end_fingerprint(&hasher)
+}
+
+/// What a fingerprint of so many items begins with; the items follow in their order.
+fn begin_fingerprint(hasher: &mut Hasher, count: usize) {
+    hasher.reset();
+    hasher.update(FINGERPRINT_LABEL);
+    hasher.update(&(count as u64).to_be_bytes());
+}
+
+fn end_fingerprint(hasher: &Hasher) -> Hash {
+    Hash(*hasher.finalize().as_bytes())
 }
 
 /// The client's first message for the items it holds (03 §4).
@@ -170,11 +179,7 @@ pub fn fingerprint(items: &[Item]) -> Hash {
 pub fn opening(items: &[Item]) -> Vec<Range> {
     let items = &items[..first_from(items, OPEN_END)];
     let mut reply = Reply::default();
-    if items.len() <= IDLIST_ITEMS {
-        reply.push(OPEN_END, Mode::Ids(sorted_ids(items)));
-    } else {
-        reply.split(items, OPEN_END, SPLIT_FACTOR);
-    }
+    reply.tell(items, OPEN_END, 0, false);
     reply.ranges
 }
 
@@ -194,7 +199,7 @@ pub fn client_step(items: &[Item], incoming: &[Range]) -> Step {
     let mut reply = Reply::default();
     let (mut want, mut send) = (Vec::new(), Vec::new());
     for span in spans(items, incoming) {
-        let mine = &items[span.mine.clone()];
+        let mine = span.mine;
         let settled = match &span.range.mode {
             Mode::Skip => true,
             Mode::Fingerprint(theirs) => fingerprint(mine) == *theirs,
@@ -205,7 +210,7 @@ pub fn client_step(items: &[Item], incoming: &[Range]) -> Step {
                 ids == *theirs
             }
         };
-        reply.settle_or_tell(&span, mine, settled);
+        reply.tell(mine, span.range.upper, span.to_come, settled);
     }
     for ids in [&mut want, &mut send] {
         ids.sort_unstable();
@@ -219,20 +224,19 @@ pub fn client_step(items: &[Item], incoming: &[Range]) -> Step {
     }
 }
 
-/// One incoming range and the own items inside it, by index.
+/// One incoming range and the own items inside it.
 struct Span<'a> {
     range: &'a Range,
-    mine: ops::Range<usize>,
+    mine: &'a [Item],
     /// Spans that still follow; each of them needs at least one range of the answer.
     to_come: usize,
 }
 
 fn spans<'a>(items: &'a [Item], incoming: &'a [Range]) -> impl Iterator<Item = Span<'a>> {
-    let mut start = 0;
+    let mut rest = items;
     incoming.iter().enumerate().map(move |(place, range)| {
-        let end = start + first_from(&items[start..], range.upper);
-        let mine = start..end;
-        start = end;
+        let (mine, behind) = rest.split_at(first_from(rest, range.upper));
+        rest = behind;
         Span {
             range,
             mine,
@@ -279,42 +283,48 @@ impl Reply {
         self.ranges.push(Range { upper, mode });
     }
 
-    /// Skips a settled span; of any other one says what is held in it.
-    fn settle_or_tell(&mut self, span: &Span<'_>, mine: &[Item], settled: bool) {
-        let upper = span.range.upper;
-        if settled {
-            self.push(upper, Mode::Skip);
+    /// Skips a settled range; of any other one says what is held in it (03 §4). `to_come`: ranges that still follow; each
+    /// of them needs at least one of the message.
+    fn tell(&mut self, mine: &[Item], upper: u64, to_come: usize, is_settled: bool) {
+        let mut rest = mine;
+        for bound in self.say(mine, upper, to_come, is_settled, None) {
+            let (bucket, behind) = rest.split_at(first_from(rest, bound));
+            self.push(bound, Mode::Fingerprint(fingerprint(bucket)));
+            rest = behind;
+        }
+    }
+
+    /// [`Self::tell`] as far as nothing has to be hashed for it: the bounds of the buckets whose fingerprints are still to
+    /// be said, the last of them `upper`; none if all is said. `own`: the fingerprint of all, where it is known.
+    fn say(
+        &mut self,
+        mine: &[Item],
+        upper: u64,
+        to_come: usize,
+        is_settled: bool,
+        own: Option<Hash>,
+    ) -> Vec<u64> {
+        let said = if is_settled {
+            Some(Mode::Skip)
         } else if mine.len() <= IDLIST_ITEMS {
-            self.push(upper, Mode::Ids(sorted_ids(mine)));
+            Some(Mode::Ids(sorted_ids(mine)))
         } else {
-            let budget = RANGES_MAX.saturating_sub(self.ranges.len() + span.to_come);
-            self.split(mine, upper, budget);
-        }
-    }
-
-    /// Cuts a span of more than [`IDLIST_ITEMS`] items into at most `budget` ranges (03 §4).
-    fn split(&mut self, items: &[Item], upper: u64, budget: usize) {
-        let parts = budget.clamp(1, SPLIT_FACTOR);
-        if parts == 1 {
-            return self.list_or_fingerprint(items, upper);
-        }
-        let mut rest = buckets(items, parts).peekable();
-        while let Some(taken) = rest.next() {
-            match rest.peek() {
-                Some(next) => self.push(item_seq(&next[0]), Mode::Fingerprint(fingerprint(taken))),
-                None if taken.len() == items.len() => self.list_or_fingerprint(items, upper),
-                None => self.push(upper, Mode::Fingerprint(fingerprint(taken))),
+            let budget = RANGES_MAX.saturating_sub(self.ranges.len() + to_come);
+            let firsts = buckets(mine, budget.clamp(1, SPLIT_FACTOR)).map(|bucket| item_seq(&bucket[0]));
+            let bounds: Vec<u64> = firsts.skip(1).chain([upper]).collect();
+            if bounds.len() > 1 {
+                return bounds;
             }
+            // It can't be cut.
+            self.long_list(mine).or(own.map(Mode::Fingerprint))
+        };
+        match said {
+            Some(mode) => {
+                self.push(upper, mode);
+                Vec::new()
+            }
+            None => vec![upper],
         }
-    }
-
-    /// A span that can't be cut: its ids if they fit, else its fingerprint.
-    fn list_or_fingerprint(&mut self, items: &[Item], upper: u64) {
-        let list = self.long_list(items);
-        self.push(
-            upper,
-            list.unwrap_or_else(|| Mode::Fingerprint(fingerprint(items))),
-        );
     }
 
     /// The ids of a span that can't be cut, if they fit.

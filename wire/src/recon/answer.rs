@@ -2,8 +2,7 @@
 //! others are not to wait for all of that.
 
 use super::{
-    FINGERPRINT_LABEL, IDLIST_ITEMS, Item, Mode, OPEN_END, RANGES_MAX, Range, Reply, SPLIT_FACTOR,
-    first_from, item_id, item_seq, sorted_ids,
+    Item, Mode, OPEN_END, Range, Reply, begin_fingerprint, end_fingerprint, first_from, item_id, item_seq,
 };
 use crate::id::Hash;
 use blake3::Hasher;
@@ -55,7 +54,7 @@ fn cut(open: &mut [Open], item: &Item) {
 }
 
 /// Answers `incoming`, as [`decode`](super::decode) returned it, for a relay that holds `items`, of which it can send
-/// `sends`. Hashes each item at most twice and never answers with more than [`RANGES_MAX`] ranges.
+/// `sends`. Hashes each item at most twice and never answers with more than [`RANGES_MAX`](super::RANGES_MAX) ranges.
 pub fn answer(items: &[Item], incoming: Vec<Range>, sends: usize) -> Answer {
     let mut answering = Answering::new(items, incoming, sends);
     while !answering.step(items, usize::MAX) {}
@@ -241,27 +240,14 @@ impl Answering {
     fn tell(&mut self, items: &[Item], sight: &mut Sight, end: usize, is_settled: bool, own: Option<Hash>) {
         let upper = self.incoming[self.place].upper;
         let mine = &items[sight.start..end];
-        if is_settled {
-            self.reply.push(upper, Mode::Skip);
-        } else if mine.len() <= IDLIST_ITEMS {
-            self.reply.push(upper, Mode::Ids(sorted_ids(mine)));
-        } else {
-            // Each of those to come needs at least one range of the answer.
-            let to_come = self.incoming.len() - self.place - 1;
-            let budget = RANGES_MAX.saturating_sub(self.reply.ranges.len() + to_come);
-            let mut bounds = bounds(mine, upper, budget.clamp(1, SPLIT_FACTOR));
-            if let [bound] = bounds[..] {
-                if let Some(ids) = self.reply.long_list(mine) {
-                    self.reply.push(bound, ids);
-                } else if let Some(own) = own {
-                    self.reply.push(bound, Mode::Fingerprint(own));
-                } else {
-                    return self.split(items, sight, bounds);
-                }
-            } else {
-                bounds.reverse();
-                return self.split(items, sight, bounds);
-            }
+        let to_come = self.incoming.len() - self.place - 1;
+        let mut bounds = self.reply.say(mine, upper, to_come, is_settled, own);
+        bounds.reverse();
+        if let Some(&first) = bounds.last() {
+            begin_fingerprint(&mut self.hasher, first_from_here(mine, first));
+            sight.at = sight.start;
+            self.stage = Stage::Split(bounds);
+            return;
         }
         if self.owes && own.is_none() {
             begin_fingerprint(&mut self.hasher, mine.len());
@@ -270,14 +256,6 @@ impl Answering {
         } else {
             self.said(own, sight, end);
         }
-    }
-
-    fn split(&mut self, items: &[Item], sight: &mut Sight, bounds: Vec<u64>) {
-        sight.at = sight.start;
-        if let Some(&bound) = bounds.last() {
-            begin_fingerprint(&mut self.hasher, first_from_here(&items[sight.at..], bound));
-        }
-        self.stage = Stage::Split(bounds);
     }
 
     /// All was said of this range. `own`: the fingerprint of the last range that says it, known where something is owed.
@@ -351,23 +329,6 @@ impl Owed {
             }
         }
     }
-}
-
-fn begin_fingerprint(hasher: &mut Hasher, count: usize) {
-    hasher.reset();
-    hasher.update(FINGERPRINT_LABEL);
-    hasher.update(&(count as u64).to_be_bytes());
-}
-
-fn end_fingerprint(hasher: &Hasher) -> Hash {
-    Hash(*hasher.finalize().as_bytes())
-}
-
-/// The upper bounds of the [`buckets`](super::buckets) of these items, the last of them `upper`.
-fn bounds(items: &[Item], upper: u64, parts: usize) -> Vec<u64> {
-    let first = |bucket: &[Item]| bucket.first().map(item_seq);
-    let firsts = super::buckets(items, parts).filter_map(first).skip(1);
-    firsts.chain([upper]).collect()
 }
 
 /// [`first_from`] where it is probably near.
