@@ -238,7 +238,7 @@ impl Running {
     /// Copies the store into a folder, while it is in use. One at a time: `None` if another copy is being made.
     ///
     /// # Errors
-    /// As [`Embedded::snapshot`].
+    /// As [`store_check::snapshot`].
     pub(crate) async fn snapshot(&self, folder: PathBuf) -> anyhow::Result<Option<Result<Value, OpenError>>> {
         let Ok(permit) = self.copying.clone().try_lock_owned() else {
             return Ok(None);

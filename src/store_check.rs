@@ -6,6 +6,7 @@ use crate::config::Config;
 use crate::output::Output;
 use crate::serve::store_failure;
 use drover_storage::embedded::{Embedded, OpenError};
+use drover_storage::log::LogStore;
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -61,9 +62,13 @@ pub(crate) fn repair(config: &Config, to: &Path, out: &mut Output) -> Result<(),
 /// Copies a store as it is at this moment.
 ///
 /// # Errors
-/// As [`Embedded::snapshot`].
-pub(crate) fn snapshot(store: &Embedded, to: &Path) -> Result<Value, OpenError> {
-    let copied = store.snapshot(to)?;
+/// As [`drover_storage::log::Snapshot::copy`]; and if the store is not open at the moment.
+pub(crate) fn snapshot(store: &dyn LogStore, to: &Path) -> Result<Value, OpenError> {
+    let snapshot = store.snapshot().map_err(|error| OpenError::Io {
+        file: to.into(),
+        error: std::io::Error::other(error),
+    })?;
+    let copied = snapshot.copy(to)?;
     Ok(json!({
         "segments": copied.segments,
         "records": copied.records,

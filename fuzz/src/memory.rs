@@ -8,7 +8,8 @@ use bytes::Bytes;
 use drover_storage::control::{
     Check, ControlBatch, ControlStore, DirectoryEntry, DirectoryKey, DirectoryKind, Outcome,
 };
-use drover_storage::log::{AppendBatch, IndexEntry, LogStore, Record, StreamId};
+use drover_storage::embedded::Held;
+use drover_storage::log::{Append, AppendBatch, IndexEntry, LogStore, Record, Snapshot, StreamId};
 use drover_storage::{Done, RealmId, StoreError};
 
 /// What is stored.
@@ -44,6 +45,34 @@ impl State {
     fn stream(&self, stream: StreamId, from: u64) -> impl Iterator<Item = &(IndexEntry, Bytes)> {
         let range = self.records.range((stream, from)..=(stream, u64::MAX));
         range.map(|(_, stored)| stored)
+    }
+
+    fn held(&self) -> Held {
+        let records = self.records.iter();
+        let control = self.control.iter();
+        let directory = self.directory.iter();
+        Held {
+            appends: records
+                .map(|((stream, seq), (entry, bytes))| Append {
+                    stream: *stream,
+                    seq: *seq,
+                    id: entry.id,
+                    bytes: bytes.clone(),
+                    budget_bytes: entry.budget_bytes,
+                })
+                .collect(),
+            usage: self.usage.clone().into_iter().collect(),
+            records: control
+                .map(|((realm, key), value)| (realm.clone(), key.clone(), value.clone()))
+                .collect(),
+            directory: directory
+                .map(|(key, (realm, value))| DirectoryEntry {
+                    key: key.clone(),
+                    realm: realm.clone(),
+                    value: value.clone(),
+                })
+                .collect(),
+        }
     }
 
     fn append(&mut self, batch: AppendBatch) {
@@ -149,6 +178,10 @@ impl LogStore for Memory {
     fn usage(&self, realm: RealmId, done: Done<u64>) {
         let usage = self.lock().usage.get(&realm).copied().unwrap_or_default();
         done(Ok(usage));
+    }
+
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError> {
+        Ok(Box::new(self.lock().held()))
     }
 }
 

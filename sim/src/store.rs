@@ -13,7 +13,7 @@ use bytes::Bytes;
 use drover_storage::control::{
     ControlBatch, ControlStore, DirectoryEntry, DirectoryKey, DirectoryKind, Outcome,
 };
-use drover_storage::log::{AppendBatch, IndexEntry, LogStore, Record, StreamId};
+use drover_storage::log::{AppendBatch, IndexEntry, LogStore, Record, Snapshot, StreamId};
 use drover_storage::{Done, RealmId, StoreError};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -246,6 +246,10 @@ impl LogStore for Caller {
 
     fn usage(&self, realm: RealmId, done: Done<u64>) {
         self.ask(Read::Usage(realm, done));
+    }
+
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError> {
+        Ok(Box::new(self.store.on_disk(Image::held)))
     }
 }
 

@@ -9,7 +9,7 @@ use drover_storage::contract::Subject;
 use drover_storage::control::{
     ControlBatch, ControlStore, DirectoryEntry, DirectoryKey, DirectoryKind, Outcome,
 };
-use drover_storage::log::{AppendBatch, IndexEntry, LogStore, Record, StreamId};
+use drover_storage::log::{AppendBatch, IndexEntry, LogStore, Record, Snapshot, StreamId};
 use drover_storage::{Done, RealmId, StoreError};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -102,6 +102,10 @@ impl LogStore for Pumped {
     fn usage(&self, realm: RealmId, done: Done<u64>) {
         self.caller.usage(realm, done);
         self.wake();
+    }
+
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError> {
+        self.caller.snapshot()
     }
 }
 

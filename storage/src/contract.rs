@@ -8,9 +8,11 @@
 
 mod control;
 mod log;
+mod snapshot;
 
 pub use self::control::*;
 pub use self::log::*;
+pub use self::snapshot::*;
 
 use crate::control::{Check, ControlBatch, ControlStore, DirectoryKey, DirectoryKind, Outcome, Write};
 use crate::log::{Append, AppendBatch, Delete, IndexEntry, LogStore, Record, StreamId, StreamKind};
@@ -18,7 +20,6 @@ use crate::{Done, RealmId, StoreError};
 use bytes::Bytes;
 use drover_wire::id::{GroupId, Hash};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -60,6 +61,7 @@ macro_rules! contract {
             many_threads_append_without_loss,
             answers_of_one_caller_come_in_order,
             dropping_the_store_answers_everything,
+            a_snapshot_is_one_moment,
         );
     };
     ($fresh:expr; $($rule:ident),* $(,)?) => {
@@ -365,98 +367,4 @@ pub fn dropping_the_store_answers_everything(subject: &impl Subject) {
         seqs(&read(&store, envelopes(1), 0, usize::MAX, usize::MAX)),
         expected
     );
-}
-
-/// A copy that is made under load is the store at one moment. A rule for stores that can be copied while they are in use:
-/// `copy` makes a copy and opens it.
-pub fn a_snapshot_is_one_moment<S: Subject>(subject: &S, copy: impl Fn(&S::Store) -> S::Store) {
-    const WRITERS: u8 = 4;
-    const SNAPSHOTS: usize = 4;
-    /// Rounds of each writer between two snapshots.
-    const ROUNDS: u64 = 40;
-    /// Ends the writers, even if an assertion fails.
-    struct End<'a>(&'a AtomicBool);
-    impl Drop for End<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::Release);
-        }
-    }
-    let handshakes = |writer| stream(StreamKind::Handshakes, writer);
-    let realm_of = |writer: u8| realm(&format!("ws:{writer}"));
-    // Every fourth round deletes what the second before it appended.
-    let is_deleted = |seq: u64, last: u64| seq + 2 <= last && (seq + 2).is_multiple_of(4);
-    let store = subject.open();
-    let ended = AtomicBool::new(false);
-    let acknowledged: Vec<AtomicU64> = (0..WRITERS).map(|_| AtomicU64::new(0)).collect();
-    std::thread::scope(|scope| {
-        let _end = End(&ended);
-        for writer in 0..WRITERS {
-            let (store, ended, acknowledged) = (&store, &ended, &acknowledged);
-            scope.spawn(move || {
-                // The log first, then the control store, each waiting for the other.
-                for seq in 1.. {
-                    if ended.load(Ordering::Acquire) {
-                        return;
-                    }
-                    let appends = [(envelopes(writer), 700), (handshakes(writer), 60)];
-                    let mut batch = AppendBatch {
-                        appends: appends.map(|(stream, length)| record(stream, seq, length)).into(),
-                        usage: vec![(realm_of(writer), seq)],
-                        ..AppendBatch::default()
-                    };
-                    if is_deleted(seq.saturating_sub(2), seq) {
-                        let old = record(envelopes(writer), seq - 2, 700);
-                        batch.deletes.push(Delete {
-                            stream: old.stream,
-                            entries: vec![IndexEntry {
-                                seq: old.seq,
-                                id: old.id,
-                                bytes: old.bytes.len() as u32,
-                                budget_bytes: old.budget_bytes,
-                            }],
-                        });
-                    }
-                    wait(|done| store.append(batch, done)).expect("appends");
-                    let batch = ControlBatch {
-                        writes: vec![Write {
-                            key: b"round".to_vec(),
-                            value: Some(Bytes::copy_from_slice(&seq.to_be_bytes())),
-                        }],
-                        ..ControlBatch::default()
-                    };
-                    wait(|done| store.commit(realm_of(writer), batch, done)).expect("commits");
-                    acknowledged[usize::from(writer)].store(seq, Ordering::Release);
-                }
-            });
-        }
-        for snapshot in 1..=SNAPSHOTS as u64 {
-            let now = |writer: usize| acknowledged[writer].load(Ordering::Acquire);
-            while (0..acknowledged.len()).any(|writer| now(writer) < snapshot * ROUNDS) {
-                std::thread::yield_now();
-            }
-            let before: Vec<u64> = (0..acknowledged.len()).map(now).collect();
-            let copy = copy(&store);
-            for (writer, before) in (0..WRITERS).zip(before) {
-                let all = |stream| seqs(&read(&copy, stream, 0, usize::MAX, usize::MAX));
-                let last = all(handshakes(writer)).len() as u64;
-                assert!(
-                    last >= before,
-                    "writer {writer}: {before} was acknowledged, {last} is there"
-                );
-                assert!(all(handshakes(writer)).into_iter().eq(1..=last));
-                let kept = (1..=last).filter(|seq| !is_deleted(*seq, last));
-                assert_eq!(all(envelopes(writer)), kept.collect::<Vec<_>>());
-                let usage = wait(|done| copy.usage(realm_of(writer), done)).expect("reads");
-                assert_eq!(usage, last, "writer {writer}");
-                let round = wait(|done| copy.get(realm_of(writer), b"round".to_vec(), done)).expect("reads");
-                let round = round.map_or(0, |round| {
-                    u64::from_be_bytes(round[..].try_into().expect("a number"))
-                });
-                assert!(
-                    round == last || round + 1 == last,
-                    "writer {writer}: the log is at {last}, the control store at {round}"
-                );
-            }
-        }
-    });
 }

@@ -14,6 +14,7 @@
 //! | `mend` | what it does after a write failed |
 //! | `readers` | the two threads that read there |
 //! | `snapshot` | a copy of both, made while they are in use |
+//! | `held` | such a copy of what another store has in memory |
 
 mod audit;
 mod committer;
@@ -21,6 +22,7 @@ mod contents;
 mod fjall_control;
 mod format;
 mod guard;
+mod held;
 mod mend;
 mod migrate;
 mod readers;
@@ -31,8 +33,9 @@ mod tables;
 mod tests;
 
 use self::fjall_control::FjallControl;
+pub use self::held::Held;
 use crate::control::{ControlBatch, ControlStore, DirectoryEntry, DirectoryKey, DirectoryKind, Outcome};
-use crate::log::{AppendBatch, IndexEntry, LogStore, Record, StreamId};
+use crate::log::{AppendBatch, IndexEntry, LogStore, Record, Snapshot, StreamId};
 use crate::segments::disk::System;
 use crate::segments::import::import;
 use crate::segments::verify::{self, Salvage};
@@ -185,13 +188,7 @@ impl Embedded {
         let control = FjallControl::open(&from.join(CONTROL), &store, committer::RESERVE_BYTES)?;
         let disk = Arc::new(System);
         let salvage = Salvage::find(disk.clone(), &from.join(LOG), &control, &store)?;
-        let new = format::enter(to)?;
-        if !new.is_new {
-            return Err(OpenError::Unusable {
-                file: to.into(),
-                reason: "there is a store in this folder already; name one that is missing or empty".into(),
-            });
-        }
+        let new = format::enter_new(to)?;
         let new_store = new.format.store;
         create_parts(to, &new_store)?;
         let (control_folder, log_folder) = (to.join(CONTROL), to.join(LOG));
@@ -280,6 +277,10 @@ impl LogStore for Embedded {
 
     fn usage(&self, realm: RealmId, done: Done<u64>) {
         self.inner.log.usage(realm, done);
+    }
+
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError> {
+        snapshot::take(self)
     }
 }
 

@@ -1,8 +1,10 @@
 //! Append-only sequenced streams. Appends and reads complete through a callback; nothing here blocks its caller.
 
-use crate::{Done, RealmId};
+use crate::embedded::{Findings, OpenError};
+use crate::{Done, RealmId, StoreError};
 use bytes::Bytes;
 use drover_wire::id::{GroupId, Hash};
+use std::path::Path;
 
 /// What a stream of a group holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -84,6 +86,19 @@ pub struct Record {
     pub bytes: Bytes,
 }
 
+/// A log as it was at one moment, whatever is appended, deleted and compacted since. See [`LogStore::snapshot`].
+pub trait Snapshot: Send {
+    /// Writes it into `to`, which must be missing or empty, as an [`crate::embedded::Embedded`] store that can be opened,
+    /// and reads every byte of that once more. Takes as long as it takes, on the calling thread and never on a shard's;
+    /// nobody who uses the log waits for it.
+    ///
+    /// # Errors
+    /// As [`crate::embedded::Embedded::open`] of an empty folder; what reading and writing met;
+    /// [`std::io::ErrorKind::StorageFull`] if less than [`crate::embedded::Embedded::RESERVE_BYTES`] would stay free. What
+    /// was written by then is removed.
+    fn copy(&self, to: &Path) -> Result<Findings, OpenError>;
+}
+
 /// Sequenced streams. Every implementation passes `storage/tests/contract.rs`.
 pub trait LogStore: Send + Sync {
     /// Makes the batch durable, appends and deletions, all of it or nothing, then calls `done`. Batches of one caller
@@ -120,4 +135,12 @@ pub trait LogStore: Send + Sync {
 
     /// Bytes this realm holds, as the last batch that concerned it said.
     fn usage(&self, realm: RealmId, done: Done<u64>);
+
+    /// The log as it is now: every batch that was answered before this call, of the others each whole or not at all. Of a
+    /// store that is a [`crate::control::ControlStore`] too, also what that holds at the same moment. Quick, for it copies
+    /// nothing; what it needs stays on the disk until it is dropped.
+    ///
+    /// # Errors
+    /// [`StoreError::NotCommitted`] if the store is not open at the moment.
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError>;
 }

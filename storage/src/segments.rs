@@ -34,7 +34,7 @@ mod list;
 mod ranges;
 mod recover;
 mod rewrite;
-mod snapshot;
+pub(crate) mod snapshot;
 mod synced;
 #[cfg(test)]
 mod tests;
@@ -55,7 +55,7 @@ use crate::control::ControlStore;
 use crate::embedded::OpenError;
 use crate::handoff::{Handoff, Parked};
 use crate::health::Health;
-use crate::log::{AppendBatch, IndexEntry, LogStore, Record, StreamId};
+use crate::log::{AppendBatch, IndexEntry, Record, StreamId};
 use crate::{Done, RealmId, StoreError};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -435,8 +435,9 @@ impl Drop for SegmentLog {
     }
 }
 
-impl LogStore for SegmentLog {
-    fn append(&self, batch: AppendBatch, done: Done<()>) {
+/// As in [`crate::log::LogStore`].
+impl SegmentLog {
+    pub(crate) fn append(&self, batch: AppendBatch, done: Done<()>) {
         let done = Answer::new(done);
         let bytes = batch_bytes(&batch);
         // One writer for now: it commits what all shards hand over with one sync.
@@ -451,11 +452,11 @@ impl LogStore for SegmentLog {
         }
     }
 
-    fn index(&self, stream: StreamId, done: Done<Vec<IndexEntry>>) {
+    pub(crate) fn index(&self, stream: StreamId, done: Done<Vec<IndexEntry>>) {
         self.ask(move |finder| finder.index(stream), done);
     }
 
-    fn read(
+    pub(crate) fn read(
         &self,
         stream: StreamId,
         from: u64,
@@ -469,11 +470,17 @@ impl LogStore for SegmentLog {
         );
     }
 
-    fn read_seqs(&self, stream: StreamId, seqs: Vec<u64>, bytes_max: usize, done: Done<Vec<Record>>) {
+    pub(crate) fn read_seqs(
+        &self,
+        stream: StreamId,
+        seqs: Vec<u64>,
+        bytes_max: usize,
+        done: Done<Vec<Record>>,
+    ) {
         self.ask(move |finder| finder.read_seqs(stream, &seqs, bytes_max), done);
     }
 
-    fn usage(&self, realm: RealmId, done: Done<u64>) {
+    pub(crate) fn usage(&self, realm: RealmId, done: Done<u64>) {
         let known = self.core.view.read().usage.get(&realm).map(|(_, bytes)| *bytes);
         match known {
             Some(bytes) => self.ask(move |_| Ok(bytes), done),

@@ -5,7 +5,7 @@ use drover_storage::control::{
     ControlBatch, ControlStore, DirectoryEntry, DirectoryKey, DirectoryKind, Outcome,
 };
 use drover_storage::embedded::Embedded;
-use drover_storage::log::{AppendBatch, IndexEntry, LogStore, Record, StreamId};
+use drover_storage::log::{AppendBatch, IndexEntry, LogStore, Record, Snapshot, StreamId};
 use drover_storage::{Done, RealmId, StoreError};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::Path;
@@ -195,6 +195,10 @@ impl LogStore for Store {
 
     fn usage(&self, realm: RealmId, done: Done<u64>) {
         self.guarded(Kind::Usage, done, |done| self.inner.usage(realm, done));
+    }
+
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError> {
+        self.inner.snapshot()
     }
 }
 

@@ -8,7 +8,7 @@ use drover_engine::effects::Stores;
 use drover_storage::control::{
     ControlBatch, ControlStore, DirectoryEntry, DirectoryKey, DirectoryKind, Outcome,
 };
-use drover_storage::log::{AppendBatch, IndexEntry, LogStore, Record, StreamId};
+use drover_storage::log::{AppendBatch, IndexEntry, LogStore, Record, Snapshot, StreamId};
 use drover_storage::{Done, RealmId, StoreError};
 use std::sync::Arc;
 
@@ -113,6 +113,10 @@ impl LogStore for Liar {
 
     fn usage(&self, realm: RealmId, done: Done<u64>) {
         self.inner.log.usage(realm, done);
+    }
+
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError> {
+        self.inner.log.snapshot()
     }
 }
 

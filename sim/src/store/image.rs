@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use drover_storage::RealmId;
 use drover_storage::control::{Check, ControlBatch, DirectoryEntry, DirectoryKey, DirectoryKind, Outcome};
-use drover_storage::log::{AppendBatch, IndexEntry, Record, StreamId};
+use drover_storage::embedded::Held;
+use drover_storage::log::{Append, AppendBatch, IndexEntry, Record, StreamId};
 use drover_wire::id::{GroupId, Hash};
 use std::collections::BTreeMap;
 
@@ -83,6 +84,36 @@ impl Image {
         groups
             .filter_map(|(key, _)| GroupId::from_slice(&key.name))
             .collect()
+    }
+
+    /// All of it, to be copied.
+    pub(super) fn held(&self) -> Held {
+        let append = |stream: StreamId, seq: u64, record: &StoredRecord| Append {
+            stream,
+            seq,
+            id: record.id,
+            bytes: record.bytes.clone(),
+            budget_bytes: record.budget_bytes,
+        };
+        let streams = self.streams.iter();
+        let records = self.control.iter();
+        let directory = self.directory.iter();
+        Held {
+            appends: streams
+                .flat_map(|(stream, records)| records.iter().map(|(seq, r)| append(*stream, *seq, r)))
+                .collect(),
+            usage: self.usage.clone().into_iter().collect(),
+            records: records
+                .flat_map(|(realm, r)| r.iter().map(|(k, v)| (realm.clone(), k.clone(), v.clone())))
+                .collect(),
+            directory: directory
+                .map(|(key, (realm, value))| DirectoryEntry {
+                    key: key.clone(),
+                    realm: realm.clone(),
+                    value: value.clone(),
+                })
+                .collect(),
+        }
     }
 
     /// Takes a record out, as no honest store would.

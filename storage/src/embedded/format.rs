@@ -127,6 +127,18 @@ fn lock(folder: &Path) -> Result<Lock, OpenError> {
     }
 }
 
+/// As [`enter`], for a new store only.
+pub(super) fn enter_new(folder: &Path) -> Result<Folder, OpenError> {
+    let entered = enter(folder)?;
+    match entered.is_new {
+        true => Ok(entered),
+        false => Err(OpenError::Unusable {
+            file: folder.into(),
+            reason: "there is a store in this folder already; name one that is missing or empty".into(),
+        }),
+    }
+}
+
 /// Locks the folder and reads its format; a missing or empty one is prepared for a new store. One that is neither is
 /// refused and left as it is.
 pub(super) fn enter(folder: &Path) -> Result<Folder, OpenError> {

@@ -13,6 +13,7 @@ use fjall::config::CompressionPolicy;
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions};
 use rustix::process::{Resource, getrlimit};
 use std::path::Path;
+use std::sync::Arc;
 
 /// How much waits in memory, and so how much of the journal must be replayed after a crash. Two of them may be in memory
 /// at once, the full one being written out.
@@ -42,6 +43,8 @@ pub(super) struct Tables {
     // Dropped in this order: keyspaces hold on to the database.
     pub(super) control: Keyspace,
     pub(super) db: Database,
+    /// The same as long as it stays open: what was looked at is there still.
+    pub(super) opening: Arc<()>,
 }
 
 impl Tables {
@@ -65,7 +68,8 @@ impl Tables {
                 .manual_journal_persist(true)
                 .data_block_compression_policy(CompressionPolicy::disabled())
         })?;
-        Ok(Self { control, db })
+        let opening = Arc::new(());
+        Ok(Self { control, db, opening })
     }
 }
 

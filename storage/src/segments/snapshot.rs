@@ -32,7 +32,7 @@ const PAUSE_FACTOR: u32 = 2;
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 
 /// A log at one moment.
-pub(crate) struct Snapshot {
+pub(crate) struct LogSnapshot {
     store: [u8; 16],
     /// Where it lies.
     files: Arc<Files>,
@@ -53,10 +53,10 @@ struct Prefix {
 impl SegmentLog {
     /// The log as it is now, and what `beside` sees at the same moment: no commit of the log becomes visible while it
     /// looks, so it must be quick.
-    pub(crate) fn snapshot<T>(&self, beside: impl FnOnce() -> T) -> (Snapshot, T) {
+    pub(crate) fn snapshot<T>(&self, beside: impl FnOnce() -> T) -> (LogSnapshot, T) {
         let view = self.core.view.read();
         let prefixes = view.hot.iter().filter(|hot| hot.of.length > SEGMENT_HEAD as u64);
-        let snapshot = Snapshot {
+        let snapshot = LogSnapshot {
             store: self.core.store,
             files: self.core.files.clone(),
             sealed: view.sealed.clone(),
@@ -74,7 +74,7 @@ impl SegmentLog {
     }
 }
 
-impl Snapshot {
+impl LogSnapshot {
     /// The store it is of.
     pub(crate) fn store(&self) -> &[u8; 16] {
         &self.store

@@ -5,7 +5,7 @@ use super::{FOLDER, STORE, open};
 use crate::StoreError;
 use crate::contract::{realm, record, stream, wait};
 use crate::embedded::OpenError;
-use crate::log::{Append, AppendBatch, Delete, LogStore, StreamId, StreamKind};
+use crate::log::{Append, AppendBatch, Delete, StreamId, StreamKind};
 use crate::segments::import::Origin;
 use crate::segments::verify::{Salvage, verify};
 use crate::segments::{Options, SegmentLog};

@@ -5,7 +5,7 @@ use super::world::{small, streams, usage};
 use super::{FOLDER, STORE, open};
 use crate::StoreError;
 use crate::contract::{realm, record, wait};
-use crate::log::{AppendBatch, LogStore};
+use crate::log::AppendBatch;
 use crate::segments::disk::Disk;
 use crate::segments::{Options, SegmentLog};
 use std::path::Path;

@@ -4,7 +4,7 @@ use super::sabotage::Sabotage;
 use super::sim::{Random, Sim, Work};
 use super::{FOLDER, STORE, open};
 use crate::contract::{realm, record, stream, wait};
-use crate::log::{Append, AppendBatch, Delete, IndexEntry, LogStore, StreamId, StreamKind};
+use crate::log::{Append, AppendBatch, Delete, IndexEntry, StreamId, StreamKind};
 use crate::segments::compact::candidates;
 use crate::segments::{Options, SegmentLog, list};
 use std::collections::BTreeMap;
