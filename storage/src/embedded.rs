@@ -149,7 +149,9 @@ impl Embedded {
             create_parts(folder, &store)?;
             format::finish(folder, &entered.format)?;
         }
-        let control = Arc::new(FjallControl::open(&control_folder, &store, reserve_bytes)?);
+        // Deletions need it while records are refused, and so does what gets their room back.
+        let control_reserve = reserve_bytes - reserve_bytes / segments::RESERVE_FOR_ROOM_PART;
+        let control = Arc::new(FjallControl::open(&control_folder, &store, control_reserve)?);
         let options = Options {
             segment_bytes,
             reserve_bytes,

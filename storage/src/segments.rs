@@ -70,6 +70,8 @@ pub(crate) const REQUESTS_MAX: usize = 4096;
 const WAITING_BYTES_MAX: usize = 256 << 20;
 /// Reads waiting; more are refused. A realm asks for one page per subscriber that catches up.
 const READS_MAX: usize = 4096;
+/// Of what is kept free, this part is for what makes room: deletions, lists of segments, compaction.
+pub(crate) const RESERVE_FOR_ROOM_PART: u64 = 4;
 /// A segment gets all its room at once where this many times as much is free, or else this part of what is free.
 const STEP_PART: u64 = 4;
 /// Reader threads.
@@ -80,7 +82,8 @@ const READERS: usize = 2;
 pub(crate) struct Options {
     /// Room of a segment.
     pub(crate) segment_bytes: u64,
-    /// What is kept free on the disk: with less, nothing is taken.
+    /// What is kept free on the disk: with less, no records are taken, only deletions. Those, and what gets their room
+    /// back, may use a part of it.
     pub(crate) reserve_bytes: u64,
     /// Threads that write.
     pub(crate) writers: usize,
@@ -145,10 +148,23 @@ impl Core {
         self.next_lsn.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Whether records are taken: what is kept free stays so when those that are there have their indexes.
     fn has_room(&self) -> bool {
-        let free = self.files.disk.free_bytes(&self.files.folder);
         // Where the file system does not say, writing will tell.
-        free.is_none_or(|free| free >= self.options.reserve_bytes)
+        let Some(free) = self.files.disk.free_bytes(&self.files.folder) else {
+            return true;
+        };
+        let view = self.view.read();
+        let indexes = view.hot.iter().map(|hot| hot.held.index_bytes() as u64);
+        free >= self.options.reserve_bytes + indexes.sum::<u64>()
+    }
+
+    /// Bytes that what makes room may still use.
+    fn room_for_room(&self) -> u64 {
+        let free = self.files.disk.free_bytes(&self.files.folder);
+        let kept = self.options.reserve_bytes - self.options.reserve_bytes / RESERVE_FOR_ROOM_PART;
+        // Where the file system does not say, writing will tell.
+        free.map_or(u64::MAX, |free| free.saturating_sub(kept))
     }
 
     /// Sets room aside in a file that has `reserved` bytes: up to `wanted` in all, `needed` at least. Answers how many
@@ -160,7 +176,7 @@ impl Core {
         // Where the file system does not say, writing will tell.
         if let Some(free) = self.files.disk.free_bytes(&self.files.folder) {
             let usable = free.saturating_sub(self.options.reserve_bytes);
-            if usable < needed {
+            if self.room_for_room() < needed {
                 let what = "less is free than what is kept free";
                 return Err(io::Error::new(io::ErrorKind::StorageFull, what));
             }
@@ -342,6 +358,8 @@ impl SegmentLog {
             return Some("a commit is stuck");
         }
         if !core.has_room() {
+            // Nobody sends to a relay that is not ready: what can be got back is looked for now.
+            core.keeper.want(Chore::Tidy);
             return Some("too little is free on its disk");
         }
         if is(&core.is_down) {

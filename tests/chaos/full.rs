@@ -5,7 +5,6 @@ use crate::faults::{Faults, until};
 use crate::ledger::{Fate, Ledger, OPEN_BUDGETS};
 use crate::relay::Relay;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -138,33 +137,50 @@ async fn the_limit_on_file_sizes_is_no_signal_and_heals() {
     lasts_and_heals(&mut relay, &mut ledger, |_| limit(None)).await;
 }
 
-/// A real file system that is really full, where this test may mount one.
+/// A small file system of its own, unmounted in the end.
+struct Mounted(tempfile::TempDir);
+
+impl Mounted {
+    /// `None`, said aloud, where this test may not mount one.
+    fn new(size: &str) -> Option<Self> {
+        let place = tempfile::tempdir().unwrap();
+        let mount = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
+            .arg(place.path())
+            .output();
+        if !mount.is_ok_and(|mount| mount.status.success()) {
+            println!("skipped: this user may not mount a tmpfs; writes that fail are injected instead");
+            return None;
+        }
+        Some(Self(place))
+    }
+
+    /// A relay whose store lies there.
+    fn start(&self) -> Relay {
+        let database = format!("file://{}/store", self.0.path().display());
+        let mut settings = OPEN_BUDGETS.to_vec();
+        settings.push(("WEALD_RELAY_DATABASE_URL", &database));
+        Relay::start(&settings)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+/// A real file system that is really full.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_file_system_is_backpressure_and_heals() {
-    struct Mounted<'a>(&'a Path);
-    impl Drop for Mounted<'_> {
-        fn drop(&mut self) {
-            let _ = Command::new("umount").arg("-l").arg(self.0).status();
-        }
-    }
-    let place = tempfile::tempdir().unwrap();
-    let mount = Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "size=300m", "tmpfs"])
-        .arg(place.path())
-        .output();
-    if !mount.is_ok_and(|mount| mount.status.success()) {
-        println!("skipped: this user may not mount a tmpfs; writes that fail are injected instead");
+    let Some(mounted) = Mounted::new("300m") else {
         return;
-    }
-    let mounted = Mounted(place.path());
-    let database = format!("file://{}/store", place.path().display());
-    let mut settings = OPEN_BUDGETS.to_vec();
-    settings.push(("WEALD_RELAY_DATABASE_URL", &database));
-    let mut relay = Relay::start(&settings);
+    };
+    let mut relay = mounted.start();
     let mut ledger = Ledger::open(&relay).await;
     assert_eq!(ledger.send(&relay, 1_000).await, Fate::Acknowledged);
     // Somebody else fills it to the last block.
-    let filler = place.path().join("filler");
+    let filler = mounted.0.path().join("filler");
     let filled = Command::new("dd")
         .args(["if=/dev/zero", "bs=1M"])
         .arg(format!("of={}", filler.display()))
@@ -177,7 +193,38 @@ async fn a_full_file_system_is_backpressure_and_heals() {
         std::fs::remove_file(&filler).unwrap();
     })
     .await;
-    drop((relay, mounted));
+    drop(relay);
+}
+
+/// The log itself has filled its disk: a DROP is taken though a SEND is not, and makes the room that SENDs need.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drop_makes_room_on_a_disk_that_the_log_has_filled() {
+    let Some(mounted) = Mounted::new("350m") else {
+        return;
+    };
+    let mut relay = mounted.start();
+    let mut ledger = Ledger::open(&relay).await;
+    ledger.allow_drops(&relay).await;
+    let fate = send_until_refused(&mut ledger, &relay, 100_000).await;
+    assert_eq!(fate, Fate::Backpressure);
+    until("readiness says no", || !is_ready(&relay)).await;
+    assert_eq!(ledger.send(&relay, 100_000).await, Fate::Backpressure);
+    ledger.check(&relay).await;
+    let dropped = ledger.drop_all_but_last(&relay).await;
+    assert!(dropped > 100, "{dropped}");
+    until("readiness says yes", || is_ready(&relay)).await;
+    // Nearly as much as was there before.
+    for n in 0..dropped / 2 {
+        assert_eq!(ledger.send(&relay, 100_000).await, Fate::Acknowledged, "{n}");
+    }
+    assert!(
+        relay.child.try_wait().unwrap().is_none(),
+        "it is the same process"
+    );
+    ledger.check(&relay).await;
+    relay.kill_and_restart();
+    ledger.check(&relay).await;
+    drop(relay);
 }
 
 /// A relay that starts on a full disk serves what it has, and says that it takes nothing.

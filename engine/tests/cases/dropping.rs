@@ -624,6 +624,33 @@ fn a_failed_part_ends_the_drop() {
     }
 }
 
+/// A log without room takes deletions alone: a DROP of several parts runs to its end though SENDs come all the while,
+/// which are told `retry/backpressure`; the counts stay exact, and once there is room SENDs go again.
+#[test]
+fn a_drop_runs_on_a_full_disk() {
+    let mut s = Scene::new();
+    let request = s.fill_many();
+    s.w.store.set_full(true);
+    assert_retry(&s.w.ask1(s.c, send(group(1), b"refused")), Code::Backpressure);
+    s.w.hold(Kind::Append);
+    s.w.say(s.c, drop_frame(&request));
+    let other = s.w.login(&s.second, &[group(1)]);
+    let mut refused = 0;
+    while s.w.waiting(Kind::Append) > 0 {
+        // In the turn of the next part, if there is one.
+        s.w.say(other, send(group(1), b"refused as well"));
+        s.w.release_one(Kind::Append);
+        refused += s.w.got(other).len();
+    }
+    s.w.release(Kind::Append);
+    assert_eq!(only(s.w.got(s.c)), ran(MANY as u64, MANY as u64 * 8, 0));
+    assert!(refused > 1, "{refused}");
+    assert_eq!(s.counted(), 10);
+    s.w.store.set_full(false);
+    assert_eq!(s.w.stored(s.c, group(1), b"taken"), MANY as u64 + 2);
+    assert_eq!(s.counted(), 15);
+}
+
 /// Wherever the store fails before anything is deleted: `retry/backpressure`, nothing is gone, and the repeat succeeds.
 #[test]
 fn a_failed_beginning_deletes_nothing() {

@@ -25,6 +25,9 @@ const COMMIT_BYTES_MAX: usize = 8 << 20;
 const BATCH_BYTES_MAX: usize = 1 << 30;
 /// Records a segment holds at most, so that small ones don't fill the memory with their index.
 const ENTRIES_MAX: usize = 1 << 19;
+/// Where records find no room, a segment that has reached this part of its room ends with the next deletion: only complete
+/// ones give room back.
+const SHORT_PART: u64 = 16;
 /// Segments that may wait for their index.
 const HOT_MAX: usize = 6;
 /// How long a commit waits for one to be sealed.
@@ -88,8 +91,11 @@ impl Committer {
             Vec::with_capacity(requests.len()),
             Vec::with_capacity(requests.len()),
         );
+        // Known without an attempt to write, and so is when it ends. Deletions are what makes room.
+        let is_short = !self.core.has_room();
         for Request { batch, done, bytes } in requests {
-            if self.core.health.has_failed() || bytes > BATCH_BYTES_MAX {
+            let is_refused = is_short && !batch.appends.is_empty();
+            if self.core.health.has_failed() || bytes > BATCH_BYTES_MAX || is_refused {
                 guarded("an answer to a commit", || {
                     done.give(Err(StoreError::NotCommitted))
                 });
@@ -105,7 +111,7 @@ impl Committer {
             true => Ok(()),
             false => {
                 self.core.health.begin();
-                let result = self.write(&batches);
+                let result = self.write(&batches, is_short);
                 self.core.health.end();
                 result
             }
@@ -116,14 +122,10 @@ impl Committer {
         }
     }
 
-    fn write(&mut self, batches: &[AppendBatch]) -> Result<(), StoreError> {
+    fn write(&mut self, batches: &[AppendBatch], is_short: bool) -> Result<(), StoreError> {
         let core = self.core.clone();
         let bytes = COMMIT_OVERHEAD + batches.iter().map(batch_bytes).sum::<usize>();
-        // Known without an attempt to write, and so is when it ends.
-        if !core.has_room() {
-            return Err(StoreError::NotCommitted);
-        }
-        if let Err(error) = self.make_room(bytes as u64) {
+        if let Err(error) = self.make_room(bytes as u64, is_short) {
             core.note_refusal(&error);
             return Err(StoreError::NotCommitted);
         }
@@ -170,9 +172,13 @@ impl Committer {
     }
 
     /// Sees to it that there is a segment with room for so many bytes.
-    fn make_room(&mut self, bytes: u64) -> io::Result<()> {
+    fn make_room(&mut self, bytes: u64, is_short: bool) -> io::Result<()> {
         let core = self.core.clone();
-        let fits = |open: &Open| open.of.length + bytes <= open.room && open.entries < ENTRIES_MAX;
+        let fits = |open: &Open| {
+            let is_worth_it = open.entries > 0 && open.of.length >= core.options.segment_bytes / SHORT_PART;
+            let ends_early = is_short && is_worth_it;
+            open.of.length + bytes <= open.room && open.entries < ENTRIES_MAX && !ends_early
+        };
         if !self.open.as_ref().is_some_and(fits) {
             self.wait_for_keeper()?;
             // Only a writer's last segment may have a torn end when it starts again.

@@ -29,9 +29,14 @@ const STEP_BYTES: usize = 256 * 1024;
 const PAUSE_FACTOR: u32 = 3;
 /// But no longer than this: a step that took long was waiting itself.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
+/// Segments of which this part is dead are rewritten, and of which this part is while records find no room.
+const DEAD_PART: u64 = 2;
+const DEAD_PART_SHORT: u64 = 8;
 /// Segments that hold less than this part of a full one are put together, so many at least.
 const SMALL_PART: u64 = 4;
 const SMALL_COUNT: usize = 4;
+/// A compaction takes at most this part of the room there is for it: its list and its indexes need some too.
+const ROOM_PART: u64 = 2;
 /// Segments rewritten together.
 const INPUTS_MAX: usize = 16;
 
@@ -52,14 +57,22 @@ pub(super) enum Stopped {
 /// Segments that are worth rewriting, if there are any.
 pub(super) fn candidates(core: &Core) -> Vec<Arc<Sealed>> {
     let sealed = core.view.read().sealed.clone();
-    let (full, mut room) = (core.options.segment_bytes, 2 * core.options.segment_bytes);
+    // Those with nothing alive in them need no room, and come first.
+    let full = core.options.segment_bytes;
+    let mut room = (2 * full).min(core.room_for_room() / ROOM_PART);
     let live = |segment: &Sealed| {
         let dead = segment.dead_bytes.load(Ordering::Relaxed);
         segment.summary.record_bytes.saturating_sub(dead)
     };
+    // Where records find no room, less has to be dead for a segment to be worth the work.
+    let dead_part = if core.has_room() {
+        DEAD_PART
+    } else {
+        DEAD_PART_SHORT
+    };
     let is_dead = |segment: &Sealed| {
-        let live = live(segment);
-        live < segment.summary.record_bytes && live * 2 <= segment.summary.record_bytes
+        let (all, live) = (segment.summary.record_bytes, live(segment));
+        live < all && (all - live) * dead_part >= all
     };
     let is_small = |segment: &Sealed| live(segment) * SMALL_PART < full;
     let (mut dead, small): (Vec<_>, Vec<_>) = sealed
@@ -70,14 +83,22 @@ pub(super) fn candidates(core: &Core) -> Vec<Arc<Sealed>> {
         .partition(|segment| is_dead(segment));
     // What is deleted meanwhile must not change the order under way.
     dead.sort_by_cached_key(|segment| live(segment));
-    let mut chosen = Vec::new();
-    // Small ones come along where they save a file; alone only if there are several.
-    let with_small = dead.len() + small.len() >= SMALL_COUNT;
-    for segment in dead.into_iter().chain(small.into_iter().filter(|_| with_small)) {
-        if chosen.len() < INPUTS_MAX && live(&segment) <= room {
-            room -= live(&segment);
-            chosen.push(segment);
+    let mut take = |segments: Vec<Arc<Sealed>>| {
+        let mut taken = Vec::new();
+        for segment in segments {
+            if taken.len() < INPUTS_MAX && live(&segment) <= room {
+                room -= live(&segment);
+                taken.push(segment);
+            }
         }
+        taken
+    };
+    let mut chosen = take(dead);
+    let small = take(small);
+    // Small ones come along where they save a file; alone only if there are several.
+    if chosen.len() + small.len() >= SMALL_COUNT {
+        chosen.extend(small);
+        chosen.truncate(INPUTS_MAX);
     }
     chosen
 }
@@ -158,11 +179,14 @@ pub(super) fn compact(core: &Arc<Core>, inputs: &[Arc<Sealed>]) -> Result<(), St
         core.files.disk.sync_folder(&core.files.folder)?;
         Ok(())
     };
-    if let Err(stopped) = run() {
-        rewriter.abandon();
+    let give_up = |outputs: &[Finished]| {
         for output in outputs {
             core.files.remove(output.sealed.of.number);
         }
+    };
+    if let Err(stopped) = run() {
+        rewriter.abandon();
+        give_up(&outputs);
         return Err(stopped);
     }
     let mut change = Change::default();
@@ -173,7 +197,12 @@ pub(super) fn compact(core: &Arc<Core>, inputs: &[Arc<Sealed>]) -> Result<(), St
         change.set(output.sealed.of.number, output.state);
     }
     // Whether this happened is not known if it fails; then the next start knows, and both old and new files are there.
-    change.commit(&*core.control)?;
+    if let Err(error) = change.commit(&*core.control) {
+        if error == StoreError::NotCommitted {
+            give_up(&outputs);
+        }
+        return Err(error.into());
+    }
     let outputs = outputs.into_iter().map(|output| Arc::new(output.sealed));
     core.view.write().switch(&numbers, outputs);
     core.finder.forget();
@@ -209,6 +238,9 @@ fn copy(
         }
         if found.is_empty() {
             return Ok(());
+        }
+        if core.room_for_room() < bytes as u64 {
+            return Err(io::Error::from(io::ErrorKind::StorageFull).into());
         }
         for (record, (_, entry)) in records.fetch(&found)?.into_iter().zip(&found) {
             let append = Append {

@@ -28,8 +28,8 @@ const NO_ROOM: [ErrorKind; 3] = [
     ErrorKind::QuotaExceeded,
     ErrorKind::FileTooLarge,
 ];
-/// A spare has this much set aside at least, so that its making tells whether a commit would find room.
-const PROBE_BYTES: u64 = 1 << 20;
+/// A spare has this part of a segment's room set aside at least, so that its making tells whether a commit would find any.
+const PROBE_PART: u64 = 64;
 /// Of the memory indexes are made in, what is kept.
 const INDEX_BYTES_KEPT: usize = 32 << 20;
 /// With more segments that wait for their index, no pauses are made.
@@ -218,7 +218,7 @@ fn perform(core: &Arc<Core>, chore: Chore) -> bool {
                 core.files.remove(old.of.number);
             }
             let room = core.options.segment_bytes;
-            match core.create(writer, PROBE_BYTES.min(room), room) {
+            match core.create(writer, room / PROBE_PART, room) {
                 Ok(spare) => {
                     core.note_success();
                     let mut spares = core.keeper.spares.lock().unwrap_or_else(PoisonError::into_inner);
@@ -234,9 +234,29 @@ fn perform(core: &Arc<Core>, chore: Chore) -> bool {
         }
         Chore::Tidy => {
             core.keeper.tidy_wanted.store(false, Ordering::Relaxed);
+            // What failed for want of room may work now, and gives room back.
+            if core.keeper.seal_failed.swap(false, Ordering::Relaxed) {
+                complete(core)
+                    .into_iter()
+                    .for_each(|number| core.keeper.want(Chore::Seal(number)));
+            }
             true
         }
     }
+}
+
+/// Segments that are complete and have no index yet: of each writer all but the last.
+fn complete(core: &Core) -> Vec<u64> {
+    let view = core.view.read();
+    let has_later = |hot: &&Hot| {
+        let mut others = view.hot.iter();
+        others.any(|other| other.writer == hot.writer && other.of.number > hot.of.number)
+    };
+    view.hot
+        .iter()
+        .filter(has_later)
+        .map(|hot| hot.of.number)
+        .collect()
 }
 
 /// Counts what was deleted lately, and rewrites what is not worth its room any more.
@@ -257,7 +277,11 @@ fn tidy(core: &Arc<Core>) {
             Err(stopped) => {
                 report(&stopped, "segments could not be rewritten");
                 // Without room it works another time.
-                let is_full = matches!(&stopped, compact::Stopped::Io(e) if NO_ROOM.contains(&e.kind()));
+                let is_full = match &stopped {
+                    compact::Stopped::Io(error) => NO_ROOM.contains(&error.kind()),
+                    compact::Stopped::Store(error) => *error == StoreError::NotCommitted,
+                    compact::Stopped::Closed => true,
+                };
                 for input in inputs.iter().filter(|_| !is_full) {
                     input.is_unfit.store(true, Ordering::Relaxed);
                 }
