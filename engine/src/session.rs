@@ -10,6 +10,8 @@ use drover_storage::RealmId;
 use drover_storage::log::{Record, StreamKind};
 use drover_wire::frame::{Frame, Keys, Wake};
 use drover_wire::id::{EntryHash, GroupId, Hash, PublicKey};
+use drover_wire::map::{ListAnswering, Span};
+use drover_wire::recon::{self, Answering, Item, item_seq};
 use std::collections::VecDeque;
 
 /// The states of 02 §3.
@@ -110,7 +112,42 @@ pub(crate) enum Waiting {
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) group: u32,
-    pub(crate) answering: drover_wire::recon::Answering,
+    pub(crate) making: Making,
+}
+
+/// See [`Answer`].
+#[derive(Debug)]
+pub(crate) enum Making {
+    /// To a payload, either form.
+    Payload(Answering),
+    /// To the list of the map form.
+    List(ListAnswering),
+}
+
+impl Making {
+    /// Looks at about `items_max` items; whether that was all.
+    pub(crate) fn step(&mut self, items: &[Item], items_max: usize) -> bool {
+        match self {
+            Self::Payload(answering) => answering.step(items, items_max),
+            Self::List(answering) => answering.step(items, items_max),
+        }
+    }
+
+    /// What is answered, and the numbers owed in the order they are sent.
+    pub(crate) fn finish(self) -> (Round, Vec<u64>) {
+        let seqs = |items: &[Item]| items.iter().map(item_seq).collect();
+        match self {
+            Self::Payload(answering) => {
+                let answer = answering.finish();
+                let owed = seqs(&answer.owed);
+                (Round::Payload(answer), owed)
+            }
+            Self::List(answering) => {
+                let answer = answering.finish();
+                (Round::List(answer.spans), seqs(&answer.owed))
+            }
+        }
+    }
 }
 
 /// A SUB's replay (02 §8): handshakes from zero, a bounded backfill, then whatever was committed meanwhile.
@@ -154,9 +191,9 @@ pub(crate) struct Recon {
 #[derive(Debug)]
 pub(crate) enum Round {
     /// The payload, either form.
-    Payload(drover_wire::recon::Answer),
+    Payload(recon::Answer),
     /// The list of the map form.
-    List(drover_wire::map::ListAnswer),
+    List(Vec<Span>),
 }
 
 /// Per-connection frame budgets; made when first charged.

@@ -7,7 +7,11 @@ mod audio_in_line;
 mod both_numbers;
 mod deaf_to_eviction;
 mod dropped_push;
+mod drowsy;
+mod list_with_a_hole;
 mod lost_notice;
+mod miscounted;
+mod newest_first;
 mod nothing_shed;
 mod overtaking;
 mod revoked_ear;
@@ -98,6 +102,10 @@ pub const ALL: &[(&str, Hire)] = &[
     ("lost-notice", || Box::<lost_notice::LostNotice>::default()),
     // One that skips an item of a RECON answer.
     ("skipped-item", || Box::<skipped_item::SkippedItem>::default()),
+    // One that leaves a range out of a RECON list.
+    ("list-with-a-hole", || {
+        Box::<list_with_a_hole::ListWithAHole>::default()
+    }),
     // One that lets a removed device listen to its calls.
     ("revoked-ear", || Box::<revoked_ear::RevokedEar>::default()),
     // One that queues audio with everything else.
@@ -106,8 +114,14 @@ pub const ALL: &[(&str, Hire)] = &[
     ("nothing-shed", || Box::<nothing_shed::NothingShed>::default()),
     // One that hands key packages out twice.
     ("second-hand", || Box::<second_hand::SecondHand>::default()),
+    // One that hands out the newest first.
+    ("newest-first", || Box::<newest_first::NewestFirst>::default()),
+    // One that counts one key package too few.
+    ("miscounted", || Box::<miscounted::Miscounted>::default()),
     // One whose calls wake nobody.
     ("sound-sleep", || Box::<sound_sleep::SoundSleep>::default()),
+    // One whose messages wake nobody.
+    ("drowsy", || Box::<drowsy::Drowsy>::default()),
     // One that logs what nobody may read.
     ("talkative", || Box::<talkative::Talkative>::default()),
 ];

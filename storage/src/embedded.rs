@@ -149,9 +149,8 @@ impl Embedded {
             create_parts(folder, &store)?;
             format::finish(folder, &entered.format)?;
         }
-        // Deletions need it while records are refused, and so does what gets their room back.
-        let control_reserve = reserve_bytes - reserve_bytes / segments::RESERVE_FOR_ROOM_PART;
-        let control = Arc::new(FjallControl::open(&control_folder, &store, control_reserve)?);
+        // A DROP is noted there and makes room in the log, so it may go on for longer.
+        let control = Arc::new(FjallControl::open(&control_folder, &store, reserve_bytes / 2)?);
         let options = Options {
             segment_bytes,
             reserve_bytes,

@@ -70,8 +70,6 @@ pub(crate) const REQUESTS_MAX: usize = 4096;
 const WAITING_BYTES_MAX: usize = 256 << 20;
 /// Reads waiting; more are refused. A realm asks for one page per subscriber that catches up.
 const READS_MAX: usize = 4096;
-/// Of what is kept free, this part is for what makes room: deletions, lists of segments, compaction.
-pub(crate) const RESERVE_FOR_ROOM_PART: u64 = 4;
 /// A segment gets all its room at once where this many times as much is free, or else this part of what is free.
 const STEP_PART: u64 = 4;
 /// Reader threads.
@@ -82,11 +80,20 @@ const READERS: usize = 2;
 pub(crate) struct Options {
     /// Room of a segment.
     pub(crate) segment_bytes: u64,
-    /// What is kept free on the disk: with less, no records are taken, only deletions. Those, and what gets their room
-    /// back, may use a part of it.
+    /// What is kept free on the disk: with less, no records are taken. Deletions are, down to the half of it: they make
+    /// room again.
     pub(crate) reserve_bytes: u64,
     /// Threads that write.
     pub(crate) writers: usize,
+}
+
+/// What room is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// A commit that holds records.
+    Records,
+    /// One that only deletes.
+    Deletions,
 }
 
 /// An append that waits.
@@ -148,35 +155,36 @@ impl Core {
         self.next_lsn.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Whether records are taken: what is kept free stays so when those that are there have their indexes.
-    fn has_room(&self) -> bool {
+    fn has_room(&self, purpose: Purpose) -> bool {
+        let free = self.files.disk.free_bytes(&self.files.folder);
         // Where the file system does not say, writing will tell.
-        let Some(free) = self.files.disk.free_bytes(&self.files.folder) else {
-            return true;
-        };
-        let view = self.view.read();
-        let indexes = view.hot.iter().map(|hot| hot.held.index_bytes() as u64);
-        free >= self.options.reserve_bytes + indexes.sum::<u64>()
+        free.is_none_or(|free| free >= self.kept_free(purpose))
     }
 
-    /// Bytes that what makes room may still use.
-    fn room_for_room(&self) -> u64 {
-        let free = self.files.disk.free_bytes(&self.files.folder);
-        let kept = self.options.reserve_bytes - self.options.reserve_bytes / RESERVE_FOR_ROOM_PART;
-        // Where the file system does not say, writing will tell.
-        free.map_or(u64::MAX, |free| free.saturating_sub(kept))
+    fn kept_free(&self, purpose: Purpose) -> u64 {
+        match purpose {
+            Purpose::Records => self.options.reserve_bytes,
+            Purpose::Deletions => self.options.reserve_bytes / 2,
+        }
     }
 
     /// Sets room aside in a file that has `reserved` bytes: up to `wanted` in all, `needed` at least. Answers how many
     /// it has then. Where little is free it takes small steps, so that what is kept free stays so and nothing is
     /// withheld from others that is not needed yet.
-    fn set_aside(&self, file: &dyn DiskFile, reserved: u64, needed: u64, wanted: u64) -> io::Result<u64> {
+    fn set_aside(
+        &self,
+        file: &dyn DiskFile,
+        reserved: u64,
+        needed: u64,
+        wanted: u64,
+        purpose: Purpose,
+    ) -> io::Result<u64> {
         let needed = needed.saturating_sub(reserved);
         let mut step = wanted.saturating_sub(reserved).max(needed);
         // Where the file system does not say, writing will tell.
         if let Some(free) = self.files.disk.free_bytes(&self.files.folder) {
-            let usable = free.saturating_sub(self.options.reserve_bytes);
-            if self.room_for_room() < needed {
+            let usable = free.saturating_sub(self.kept_free(purpose));
+            if usable < needed {
                 let what = "less is free than what is kept free";
                 return Err(io::Error::new(io::ErrorKind::StorageFull, what));
             }
@@ -207,7 +215,7 @@ impl Core {
     }
 
     /// Makes a new segment for `room` bytes, of which `needed` are set aside at least.
-    fn create(&self, writer: usize, needed: u64, room: u64) -> io::Result<Open> {
+    fn create(&self, writer: usize, needed: u64, room: u64, purpose: Purpose) -> io::Result<Open> {
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         let mut salt = [0; 8];
         getrandom::fill(&mut salt).map_err(io::Error::other)?;
@@ -220,7 +228,7 @@ impl Core {
         };
         let path = self.files.segment_path(number);
         let made = self.files.disk.create(&path).and_then(|file| {
-            let reserved = self.set_aside(&*file, 0, needed, room)?;
+            let reserved = self.set_aside(&*file, 0, needed, room, purpose)?;
             file.write_at(&head.encode(), 0)?;
             file.sync()?;
             self.files.disk.sync_folder(&self.files.folder)?;
@@ -357,7 +365,7 @@ impl SegmentLog {
         if core.health.is_stuck() {
             return Some("a commit is stuck");
         }
-        if !core.has_room() {
+        if !core.has_room(Purpose::Records) {
             // Nobody sends to a relay that is not ready: what can be got back is looked for now.
             core.keeper.want(Chore::Tidy);
             return Some("too little is free on its disk");

@@ -1,15 +1,9 @@
 //! One writer and its book: what was acknowledged, to be asked for afterwards.
 
 use crate::relay::Relay;
-use drover_client::clock::now_ms;
-use drover_client::wire::drop::{Answer, Request};
 use drover_client::wire::error::Code;
-use drover_client::wire::id::{GroupId, PublicKey, Signature};
-use drover_client::wire::retention::{Control, Manifest, Policy};
-use drover_client::{
-    Connection, Error, Hello, Identity, MemoryStore, SealedEnvelope, Store, Workspace, retention,
-};
-use ed25519_dalek::SigningKey;
+use drover_client::wire::id::GroupId;
+use drover_client::{Connection, Error, Hello, Identity, MemoryStore, SealedEnvelope, Store};
 use std::collections::BTreeMap;
 
 /// Budgets that this test's writer would meet.
@@ -34,7 +28,6 @@ pub(crate) enum Fate {
 pub(crate) struct Ledger {
     pub(crate) root: GroupId,
     pub(crate) device: Identity,
-    workspace: Workspace,
     connection: Option<Connection>,
     acknowledged: BTreeMap<u64, SealedEnvelope>,
     made: u64,
@@ -44,10 +37,14 @@ impl Ledger {
     /// Founds the relay's workspace.
     pub(crate) async fn open(relay: &Relay) -> Self {
         let (workspace, device) = relay.found(&[]).await;
+        Self::of(workspace.root(), device)
+    }
+
+    /// Of a member of a workspace.
+    pub(crate) fn of(root: GroupId, device: Identity) -> Self {
         Self {
-            root: workspace.root(),
+            root,
             device,
-            workspace,
             connection: None,
             acknowledged: BTreeMap::new(),
             made: 0,
@@ -107,84 +104,21 @@ impl Ledger {
         }
     }
 
-    /// Gives the root group a policy under which everything old may be dropped.
-    pub(crate) async fn allow_drops(&mut self, relay: &Relay) {
-        let (group, sig) = (self.root, Signature([0; 64]));
-        let key = SigningKey::from_bytes(&self.device.seed());
-        let mut connection = self.connect(relay).await.unwrap();
-        let verifier = PublicKey(key.verifying_key().to_bytes());
-        let control = Control {
-            group,
-            epoch: 0,
-            verifier,
-            prev: None,
-            sig,
-        };
-        let control = control.signed(&key);
-        retention::publish_control(&mut connection, &control)
-            .await
-            .unwrap();
-        let manifest = Manifest {
-            group,
-            epoch: 0,
-            sequence: 1,
-            prev: None,
-            blobs: vec![],
-            sig,
-        };
-        let manifest = manifest.signed(&key);
-        retention::publish_manifest(&mut connection, &manifest)
-            .await
-            .unwrap();
-        // Two authorizers need no delay.
-        let second = Identity::generate();
-        let mut draft = self.workspace.draft();
-        draft.add_authorizer(&second.public());
-        let signed = draft.sign(&self.device).unwrap();
-        self.workspace.publish(&mut connection, signed).await.unwrap();
-        let policy = Policy {
-            group,
-            version: 1,
-            media_after_days: 30,
-            text_after_days: 0,
-            not_before_s: now_ms() / 1000,
-            authorizers: vec![verifier, second.public()],
-            sigs: vec![],
-        };
-        let policy = policy
-            .signed(&key)
-            .signed(&SigningKey::from_bytes(&second.seed()));
-        retention::publish_policy(&mut connection, &policy).await.unwrap();
-    }
-
-    /// DROPs everything acknowledged but the last; how many those were.
-    pub(crate) async fn drop_all_but_last(&mut self, relay: &Relay) -> usize {
-        let (last, checkpoint) = self.acknowledged.pop_last().unwrap();
-        let instruction = Request {
-            group: self.root,
-            checkpoint: checkpoint.hash(),
-            snapshots: vec![],
-            epoch: 0,
-            policy_version: Some(1),
-            destruction_digest: None,
-            sig: Signature([0; 64]),
-        };
-        let instruction = instruction.signed(&SigningKey::from_bytes(&self.device.seed()));
-        let mut connection = self.connect(relay).await.unwrap();
-        let answer = retention::drop_before(&mut connection, &instruction)
-            .await
-            .unwrap();
-        let dropped = std::mem::take(&mut self.acknowledged).len();
-        self.acknowledged.insert(last, checkpoint);
-        assert!(
-            matches!(answer, Answer::Ran { deleted, kept: 0, .. } if deleted == dropped as u64),
-            "{answer:?}"
-        );
-        dropped
-    }
-
     pub(crate) fn acknowledged(&self) -> usize {
         self.acknowledged.len()
+    }
+
+    /// The newest that was acknowledged.
+    pub(crate) fn newest(&self) -> Option<&SealedEnvelope> {
+        self.acknowledged.last_key_value().map(|(_, envelope)| envelope)
+    }
+
+    /// All but the newest was deleted; how many these are.
+    pub(crate) fn keep_newest(&mut self) -> u64 {
+        let newest = self.acknowledged.pop_last();
+        let deleted = self.acknowledged.len() as u64;
+        self.acknowledged = newest.into_iter().collect();
+        deleted
     }
 
     /// Everything acknowledged is there, under its number and with its bytes: an empty client fetches the log.

@@ -234,6 +234,58 @@ fn a_relay_that_dies_midway_ends_the_run() {
     assert_eq!(xml.matches("<error ").count(), cut_off);
 }
 
+/// A relay that crashes where it has to end one connection has not kept that rule, though the connection did end: the
+/// rule fails, and the run ends there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_is_no_end_of_one_connection() {
+    const RULES: [&str; 5] = [
+        "auth.one-proof",
+        "bye.ready",
+        "websocket.text",
+        "send.acknowledged",
+        "push.in-order",
+    ];
+    let relay = Relay::start(&[]);
+    let proxy = Proxy::start(relay.url(), Sabotage::CrashesAtAnEnd).await;
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("conform.json");
+    let mut command = Command::new(PROGRAM);
+    command.arg("conform").arg(proxy.url().to_string());
+    command
+        .args([
+            "--invite",
+            &relay.link,
+            &relay.code,
+            "--form",
+            "array",
+            "--patience",
+            "2",
+            "--json",
+        ])
+        .arg(&json);
+    command.args(RULES.iter().flat_map(|rule| ["--only", rule]));
+    let done = tokio::task::spawn_blocking(move || command.output().unwrap());
+    let done = done.await.unwrap();
+    let (said, table) = (sentence(&done), String::from_utf8_lossy(&done.stdout));
+    assert_eq!(done.status.code(), Some(75), "{said}{table}");
+    assert!(
+        said.starts_with("drover: the relay went away")
+            && said.contains("had to end")
+            && said.contains("1 rules"),
+        "{said}"
+    );
+    let report: Json = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let rules = |verdict| -> Vec<String> { lines(&report, verdict).into_iter().map(|line| line.0).collect() };
+    assert_eq!(rules("kept"), ["push.in-order", "send.acknowledged"], "{table}");
+    // In the order of the files; the first of them is the last that was run.
+    assert_eq!(rules("failed"), ["auth.one-proof"], "{table}");
+    assert_eq!(rules("not_run"), ["bye.ready", "websocket.text"], "{table}");
+    assert!(
+        report["gone"].as_str().unwrap().contains("auth.one-proof"),
+        "{said}"
+    );
+}
+
 /// What whoever checks a foreign relay types, on a relay with two workspaces; the JSON it wrote.
 fn run(relay: &Relay, arguments: &[&str]) -> Json {
     let folder = tempfile::tempdir().unwrap();

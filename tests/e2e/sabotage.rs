@@ -5,7 +5,12 @@ use drover_client::wire::envelope::Envelope;
 use drover_client::wire::error::Code;
 use drover_client::wire::frame::Frame;
 use futures_util::{SinkExt, StreamExt};
+use std::future::pending;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::{accept_async, connect_async};
 
@@ -30,6 +35,8 @@ pub(crate) enum Sabotage {
     KeepsOpen,
     /// A beat comes behind what was sent after it.
     DelaysBeats,
+    /// The first connection that the relay has to end ends with the relay.
+    CrashesAtAnEnd,
 }
 
 /// See the module; it ends with the runtime.
@@ -42,8 +49,16 @@ impl Proxy {
             .parse()
             .unwrap();
         tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, relay.clone(), sabotage));
+            let (crash, mut crashed) = mpsc::channel(1);
+            let mut connections = JoinSet::new();
+            loop {
+                tokio::select! {
+                    Ok((stream, _)) = listener.accept() => {
+                        connections.spawn(serve(stream, relay.clone(), sabotage, crash.clone()));
+                    }
+                    // Who sees a connection end finds nobody who takes a new one.
+                    _ = crashed.recv() => return drop((listener, connections)),
+                }
             }
         });
         Self(url)
@@ -54,17 +69,28 @@ impl Proxy {
     }
 }
 
-async fn serve(stream: TcpStream, relay: RelayUrl, sabotage: Sabotage) -> Option<()> {
+async fn serve(
+    stream: TcpStream,
+    relay: RelayUrl,
+    sabotage: Sabotage,
+    crash: mpsc::Sender<()>,
+) -> Option<()> {
     let client = accept_async(stream).await.ok()?;
     let (relay, _) = connect_async(relay.to_string()).await.ok()?;
     let (mut to_client, mut from_client) = client.split();
     let (mut to_relay, mut from_relay) = relay.split();
-    let upward = tokio::spawn(async move {
+    let client_ended = Arc::new(AtomicBool::new(false));
+    let ended = client_ended.clone();
+    // It ends with this one.
+    let mut upward = JoinSet::new();
+    upward.spawn(async move {
         while let Some(Ok(message)) = from_client.next().await {
+            ended.fetch_or(message.is_close(), Ordering::Relaxed);
             if to_relay.send(message).await.is_err() {
                 break;
             }
         }
+        ended.store(true, Ordering::Relaxed);
         let _ = to_relay.close().await;
     });
     let mut saboteur = Saboteur { sabotage, held: None };
@@ -83,7 +109,11 @@ async fn serve(stream: TcpStream, relay: RelayUrl, sabotage: Sabotage) -> Option
     }
     match sabotage {
         // The client's own end still ends it.
-        Sabotage::KeepsOpen => drop(upward.await),
+        Sabotage::KeepsOpen => drop(upward.join_next().await),
+        Sabotage::CrashesAtAnEnd if !client_ended.load(Ordering::Relaxed) => {
+            crash.send(()).await.ok()?;
+            pending().await
+        }
         _ => {
             let _ = to_client.close().await;
         }

@@ -149,11 +149,16 @@ pub async fn conform(options: &Options) -> Result<Report, Error> {
             None => ready.push((index, (script, form))),
         }
     }
-    let (alone, together): (Vec<_>, Vec<_>) = ready.into_iter().partition(|(_, (script, _))| script.alone);
+    let (alone, others): (Vec<_>, Vec<_>) = ready.into_iter().partition(|(_, (script, _))| script.alone);
     // Form by form: what arrays are told about limits, the map form has to know.
     for form in Form::ALL {
-        let of_form = together.iter().filter(|(_, (_, its))| *its == form).cloned();
-        lines.extend(runner.all_at_once(of_form.collect()).await);
+        let of_form = others.iter().filter(|(_, (_, its))| *its == form).cloned();
+        // One by one: after each it is looked whether the relay is still there, and if not it was this one.
+        let (ends, together): (Vec<_>, Vec<_>) = of_form.partition(|(_, (script, _))| script.has_an_end());
+        lines.extend(runner.all_at_once(together).await);
+        for (index, (script, form)) in ends {
+            lines.push(runner.one(index, script, form).await);
+        }
     }
     for (index, (script, form)) in alone {
         lines.push(runner.one(index, script, form).await);
@@ -192,6 +197,9 @@ impl Runner {
         }
         let begun = Instant::now();
         let verdict = match interpret::run(&script, form, &self.target, &self.run).await {
+            Ok(()) if script.has_an_end() && !self.takes_connections().await => {
+                self.crashed(&script.rule).await
+            }
             Ok(()) => Verdict::Kept,
             Err(stop) if self.is_gone().await => Verdict::CutOff(stop.to_string()),
             Err(stop) => Verdict::Failed(stop.to_string()),
@@ -200,6 +208,21 @@ impl Runner {
             took: begun.elapsed(),
             ..Line::new(index, &script, form, verdict)
         }
+    }
+
+    /// Whether the relay still upgrades a new connection, or does so in a moment.
+    async fn takes_connections(&self) -> bool {
+        Link::open(&self.target, Form::Array).await.is_ok() || !self.is_gone().await
+    }
+
+    /// The end that this rule asks for was the end of the relay.
+    async fn crashed(&self, rule: &str) -> Verdict {
+        let mut gone = self.gone.lock().await;
+        let how = gone.take().unwrap_or_default();
+        *gone = Some(format!("with the connection it had to end in {rule}: {how}"));
+        Verdict::Failed(format!(
+            "the relay ended the connection as it has to, and then took no new one: {how}"
+        ))
     }
 
     /// Whether the relay is not there any more, which is why a rule failed just now. It is asked several times: it may

@@ -348,6 +348,18 @@ impl Script {
         walk(&self.steps, &mut out);
         out
     }
+
+    /// Whether the relay has to end a connection in it: what a relay that crashes does as well.
+    pub fn has_an_end(&self) -> bool {
+        fn is_in(steps: &[Step]) -> bool {
+            steps.iter().any(|step| match &step.what {
+                What::Closed { .. } | What::Closes | What::Refused { closes: true, .. } => true,
+                What::Repeats { steps, .. } => is_in(steps),
+                _ => false,
+            })
+        }
+        is_in(&self.steps)
+    }
 }
 
 impl Step {
@@ -560,5 +572,23 @@ mod tests {
         let row = json!({"rows": [{"rule": "r", "text": "t", "spec": "s", "state": "fresh", "sends": {"raw": "00"},
             "refused": "reject/noncanonical_cbor"}]});
         assert_eq!(parse(&row).unwrap()[0].steps.len(), 3);
+    }
+
+    /// Wherever in a script the relay has to end a connection, that is seen.
+    #[test]
+    fn scripts_with_an_end_are_known() {
+        let has_an_end = |steps: Json| {
+            let json = json!({"rule": "r", "text": "t", "spec": "s", "steps": steps});
+            parse(&json!({"scripts": [json]})).unwrap()[0].has_an_end()
+        };
+        assert!(!has_an_end(json!([["a", "opens"], ["a", "refused", "c/d"]])));
+        for steps in [
+            json!([["a", "opens"], ["a", "refused", "c/d", {"closes": true}]]),
+            json!([["a", "opens"], ["a", "closed", {"status": 1000}]]),
+            json!([["a", "closes"], ["a", "opens"]]),
+            json!([["a", "repeats", 3, [["a", "opens"], ["a", "closed"]]]]),
+        ] {
+            assert!(has_an_end(steps.clone()), "{steps}");
+        }
     }
 }

@@ -11,14 +11,16 @@
 //! | a key of an envelope that is unknown or missing | `reject/unknown_required_field` |
 //! | a tag without a map form, a key of anything else that is unknown or missing, a wrong length, a wrong word | `reject/malformed_header` |
 
+mod answer;
 mod auth;
 mod envelope;
 mod fields;
 mod spans;
 
+pub use answer::{ListAnswer, ListAnswering, answer_list};
 pub use auth::{AuthState, WriteMode};
 pub use envelope::push_head;
-pub use spans::{ListAnswer, Span, answer_list};
+pub use spans::Span;
 
 use fields::{Fields, Refused};
 

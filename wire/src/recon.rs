@@ -4,8 +4,10 @@
 //! range is hashed with one call over contiguous memory.
 
 mod answer;
+mod sight;
 
 pub use answer::{Answer, Answering, answer};
+pub(crate) use sight::{RANGE_ITEMS, Sight, first_from_here};
 
 use crate::cbor::{Reader, Writer};
 use crate::error::Code;
@@ -163,13 +165,13 @@ pub fn fingerprint(items: &[Item]) -> Hash {
 }
 
 /// What a fingerprint of so many items begins with; the items follow in their order.
-fn begin_fingerprint(hasher: &mut Hasher, count: usize) {
+pub(crate) fn begin_fingerprint(hasher: &mut Hasher, count: usize) {
     hasher.reset();
     hasher.update(FINGERPRINT_LABEL);
     hasher.update(&(count as u64).to_be_bytes());
 }
 
-fn end_fingerprint(hasher: &Hasher) -> Hash {
+pub(crate) fn end_fingerprint(hasher: &Hasher) -> Hash {
     Hash(*hasher.finalize().as_bytes())
 }
 

@@ -68,8 +68,6 @@ pub(super) struct Ingest {
     under_way: Option<Batch>,
     /// Batches that ended, well or not: the open one is number `ended + 1`, or `+ 2` while one is under way.
     ended: u64,
-    /// The last batch with records was not taken.
-    is_refused: bool,
     /// The log line about a batch that failed.
     failures: Seldom,
 }

@@ -66,14 +66,11 @@ impl Shard {
                 }
                 self.next_sub(conn, &message, fx);
             }
-            MapFrame::Recon { group, payload } => self.recon(conn, group, payload, &message, fx),
+            MapFrame::Recon { group, payload } => {
+                self.recon(conn, group, payload, &message, fx);
+            }
             MapFrame::ReconList { group, spans } => {
-                if self.waits_its_turn(conn, &message) {
-                    return;
-                }
-                if let Err(refusal) = self.recon_list(conn, group, &spans, &message, fx) {
-                    self.refuse(conn, refusal, fx);
-                }
+                self.recon_list(conn, group, spans, &message, fx);
             }
             MapFrame::Send(envelope) => {
                 if let Err(refusal) = self.send_map(conn, &envelope, &message, fx) {

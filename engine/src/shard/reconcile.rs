@@ -9,14 +9,14 @@ use crate::event::ConnId;
 use crate::group::Loaded;
 use crate::limits::RECON_PER_MINUTE;
 use crate::message;
-use crate::session::{Answer, Recon, Round, Waiting};
+use crate::session::{Answer, Making, Recon, Round, Waiting};
 use bytes::Bytes;
 use drover_storage::StoreError;
 use drover_storage::log::{Record, StreamId, StreamKind};
 use drover_wire::error::{Code, Refusal};
 use drover_wire::id::GroupId;
-use drover_wire::map::{self, MapFrame};
-use drover_wire::recon::{self, Answering, item_seq};
+use drover_wire::map::{ListAnswering, MapFrame, Span};
+use drover_wire::recon::{self, Answering, Item};
 
 impl Shard {
     pub(super) fn recon<E: Effects>(
@@ -30,44 +30,70 @@ impl Shard {
         if self.waits_its_turn(conn, message) {
             return;
         }
-        if let Err(refusal) = self.begin_recon(conn, group, payload, message, fx) {
-            self.refuse(conn, refusal, fx);
+        let admitted = self.admit_recon(conn, &group);
+        match admitted.and_then(|slot| Ok((slot, recon::decode(payload)?))) {
+            Ok((slot, incoming)) => self.begin_recon(conn, slot, message, fx, |items, sends| {
+                Making::Payload(Answering::new(items, incoming, sends))
+            }),
+            Err(refusal) => self.refuse(conn, refusal, fx),
         }
     }
 
-    fn begin_recon<E: Effects>(
+    /// RECON with a list of fingerprints, which only the map form has (docs/map-form.md).
+    pub(super) fn recon_list<E: Effects>(
         &mut self,
         conn: ConnId,
         group: GroupId,
-        payload: &[u8],
+        spans: Vec<Span>,
         message: &Bytes,
         fx: &mut E,
-    ) -> Result<(), Refusal> {
+    ) {
+        if self.waits_its_turn(conn, message) {
+            return;
+        }
+        match self.admit_recon(conn, &group) {
+            Ok(slot) => self.begin_recon(conn, slot, message, fx, |items, sends| {
+                Making::List(ListAnswering::new(items, spans, sends))
+            }),
+            Err(refusal) => self.refuse(conn, refusal, fx),
+        }
+    }
+
+    fn admit_recon(&mut self, conn: ConnId, group: &GroupId) -> Result<u32, Refusal> {
         self.charge_frame(conn, |b| &mut b.recon, RECON_PER_MINUTE)?;
-        let slot = self.authorize(conn, &group)?;
-        let incoming = recon::decode(payload)?;
+        self.authorize(conn, group)
+    }
+
+    /// `begin` is given what the relay holds, and how many envelopes the connection has room for.
+    fn begin_recon<E: Effects>(
+        &mut self,
+        conn: ConnId,
+        slot: u32,
+        message: &Bytes,
+        fx: &mut E,
+        begin: impl FnOnce(&[Item], usize) -> Making,
+    ) {
         if !self.has_index(conn, slot, StreamKind::Envelopes, message, fx) {
-            return Ok(());
+            return;
         }
         self.metrics.recon_rounds.add(1);
         let (sends, _) = batch_room(fx.room(conn));
         let Loaded::Warm(index) = &self.groups[slot as usize].envelopes else {
-            return Ok(());
+            return;
         };
-        let mut answering = Answering::new(index.durable(), incoming, sends);
+        let mut making = begin(index.durable(), sends);
         // Whoever came before is answered first; else most are answered at once.
         let is_made =
-            self.answering.is_empty() && answering.step(index.durable(), self.config.recon_piece_items);
+            self.answering.is_empty() && making.step(index.durable(), self.config.recon_piece_items);
         match is_made {
-            true => self.read_answer(conn, slot, answering.finish(), fx),
-            false => self.wait_for_answer(conn, slot, answering),
+            true => self.read_owed(conn, slot, making.finish(), fx),
+            false => self.wait_for_answer(conn, slot, making),
         }
-        Ok(())
     }
 
-    fn wait_for_answer(&mut self, conn: ConnId, group: u32, answering: Answering) {
+    fn wait_for_answer(&mut self, conn: ConnId, group: u32, making: Making) {
         if let Some(session) = self.session(conn) {
-            session.waiting = Waiting::Answer(Box::new(Answer { group, answering }));
+            session.waiting = Waiting::Answer(Box::new(Answer { group, making }));
             self.answering.push_back(conn);
         }
     }
@@ -78,7 +104,7 @@ impl Shard {
             let Some(session) = self.session(conn) else {
                 continue;
             };
-            let Answer { group, mut answering } = match std::mem::take(&mut session.waiting) {
+            let Answer { group, mut making } = match std::mem::take(&mut session.waiting) {
                 Waiting::Answer(answer) => *answer,
                 other => {
                     session.waiting = other;
@@ -89,50 +115,17 @@ impl Shard {
                 self.answered_refusal(conn, Code::Backpressure.into(), fx);
                 continue;
             };
-            match answering.step(index.durable(), self.config.recon_piece_items) {
-                true => self.read_answer(conn, group, answering.finish(), fx),
-                false => self.wait_for_answer(conn, group, answering),
+            match making.step(index.durable(), self.config.recon_piece_items) {
+                true => self.read_owed(conn, group, making.finish(), fx),
+                false => self.wait_for_answer(conn, group, making),
             }
             return;
         }
     }
 
-    fn read_answer<E: Effects>(&mut self, conn: ConnId, slot: u32, answer: recon::Answer, fx: &mut E) {
-        let owed = answer.owed.iter().map(item_seq).collect();
-        self.read_owed(conn, slot, owed, Round::Payload(answer), fx);
-    }
-
-    /// RECON with a list of fingerprints, which only the map form has (docs/map-form.md).
-    pub(super) fn recon_list<E: Effects>(
-        &mut self,
-        conn: ConnId,
-        group: GroupId,
-        spans: &[map::Span],
-        message: &Bytes,
-        fx: &mut E,
-    ) -> Result<(), Refusal> {
-        self.charge_frame(conn, |b| &mut b.recon, RECON_PER_MINUTE)?;
-        let slot = self.authorize(conn, &group)?;
-        if !self.has_index(conn, slot, StreamKind::Envelopes, message, fx) {
-            return Ok(());
-        }
-        self.metrics.recon_rounds.add(1);
-        let Loaded::Warm(index) = &self.groups[slot as usize].envelopes else {
-            return Ok(());
-        };
-        let items = index.durable();
-        let answer = map::answer_list(items, spans);
-        let owed = answer
-            .owed
-            .iter()
-            .map(|&at| item_seq(&items[at as usize]))
-            .collect();
-        self.read_owed(conn, slot, owed, Round::List(answer), fx);
-        Ok(())
-    }
-
     /// Reads as much of what is owed as the queue takes, then answers.
-    fn read_owed<E: Effects>(&mut self, conn: ConnId, slot: u32, owed: Vec<u64>, round: Round, fx: &mut E) {
+    fn read_owed<E: Effects>(&mut self, conn: ConnId, slot: u32, answer: (Round, Vec<u64>), fx: &mut E) {
+        let (round, owed) = answer;
         let (frames, bytes) = batch_room(fx.room(conn));
         let round = Recon {
             group: slot,
@@ -212,8 +205,8 @@ impl Shard {
                 message::recon(id, &payload, map)
             }
             // What was left out lies in a range of the answer, so the client comes back for it.
-            Round::List(answer) => {
-                let spans = std::mem::take(&mut answer.spans);
+            Round::List(spans) => {
+                let spans = std::mem::take(spans);
                 let bytes = spans.len() * 56;
                 message::map_frame(&MapFrame::ReconList { group: id, spans }, bytes)
             }

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use drover_wire::envelope::Envelope;
 use drover_wire::error::Code;
 use drover_wire::frame::List32Buf;
-use drover_wire::id::{CallId, GroupId};
+use drover_wire::id::{CallId, GroupId, Hash};
 use drover_wire::map::{MapFrame, Span, WriteMode, is_map};
 use drover_wire::recon::{self, Item};
 
@@ -296,10 +296,57 @@ fn one_sub_for_several_groups() {
     assert_eq!(pushes(&w.asked(c, plain)).len(), 4);
 }
 
+/// An answer about a long log is made between what others ask, in both forms of the question.
+#[test]
+fn others_are_served_between_pieces_of_an_answer() {
+    let mut w = World::with(config(|c| c.recon_piece_items = 16));
+    let device = w.found("ws:one", &[], &[group(1)]).founder;
+    let writer = w.login(&device, &[group(1)]);
+    w.fill(writer, group(1), 400);
+    let wrong = Hash([9; 32]);
+    let list = map(&MapFrame::ReconList {
+        group: group(1),
+        spans: vec![Span {
+            lower: 0,
+            upper: recon::OPEN_END,
+            fingerprint: wrong,
+        }],
+    });
+    let payload = vec![recon::Range {
+        upper: recon::OPEN_END,
+        mode: recon::Mode::Fingerprint(wrong),
+    }];
+    for (number, question) in [list, crate::world::recon(group(1), &payload)]
+        .into_iter()
+        .enumerate()
+    {
+        let reader = w.login_in(Form::Map, &device, &[group(1)]);
+        w.push(reader, question);
+        w.turn();
+        w.push(writer, send(group(1), &[number as u8; 9]));
+        let acknowledged = loop {
+            assert!(w.turn());
+            if let Some(got) = w.take(writer) {
+                break got;
+            }
+        };
+        assert_eq!(got_of(&acknowledged).ack_seq(), Some(401 + number as u64));
+        assert_eq!(w.take(reader), None);
+        w.pump();
+        assert_eq!(w.take_all(reader).len(), 1);
+    }
+}
+
 /// W01.16: RECON by lists: what differs is pushed, what agrees is left out, an empty answer ends it.
 #[test]
 fn recon_by_lists() {
-    let (mut w, device) = founded(&[group(1)]);
+    for items in [7, 4_096] {
+        reconciled_by_lists(World::with(config(|c| c.recon_piece_items = items)));
+    }
+}
+
+fn reconciled_by_lists(mut w: World) {
+    let device = w.found("ws:one", &[], &[group(1)]).founder;
     let writer = w.login(&device, &[group(1)]);
     w.fill(writer, group(1), 200);
     let c = w.login_in(Form::Map, &device, &[group(1)]);

@@ -49,8 +49,6 @@ struct Plan {
     /// After the write that failed nothing is done any more: the process is as good as dead.
     dies: bool,
     dead: bool,
-    /// Appends with records are refused, as of a log on a full disk.
-    full: bool,
     /// Realms of the commits and claims, and streams of the indexes read: what a test may ask about.
     appended_records: usize,
 }
@@ -108,11 +106,6 @@ impl Store {
         (plan.nth_write, plan.dies) = (Some((skip, fault)), dies);
     }
 
-    /// Whether it is as on a full disk from now on: no records are taken, deletions are.
-    pub fn set_full(&self, full: bool) {
-        self.plan().full = full;
-    }
-
     /// Whether the write of [`Store::fail_write`] has come.
     pub fn has_failed(&self) -> bool {
         self.plan().nth_write.is_none()
@@ -165,9 +158,6 @@ impl Store {
 impl LogStore for Store {
     fn append(&self, batch: AppendBatch, done: Done<()>) {
         let records = batch.appends.len();
-        if records > 0 && self.plan().full {
-            return done(Err(StoreError::NotCommitted));
-        }
         self.guarded(Kind::Append, done, |done| {
             self.plan().appended_records += records;
             self.inner.append(batch, done);

@@ -2,7 +2,7 @@
 
 use drover_wire::error::Code;
 use drover_wire::frame::FRAME_BYTES_MAX;
-use drover_wire::map::{Span, answer_list};
+use drover_wire::map::{ListAnswering, Span, answer_list};
 use drover_wire::recon::{
     self, Answering, IDLIST_ITEMS, Item, Mode, RANGES_MAX, Range, answer, client_step, decode, fingerprint, item,
     item_id,
@@ -135,11 +135,11 @@ fn list_answered(items: &[Item], incoming: &[Range]) {
         }
         lower = range.upper;
     }
-    let answer = answer_list(items, &spans);
+    let answer = answer_list(items, spans.clone(), usize::MAX);
     assert!(answer.spans.len() <= RANGES_MAX);
     let ascend = |pair: &[Span]| pair[0].upper <= pair[1].lower;
     assert!(answer.spans.iter().all(|span| span.lower < span.upper) && answer.spans.windows(2).all(ascend));
-    assert!(answer.owed.is_sorted_by(|a, b| a < b));
+    assert!(answer.owed.is_sorted_by(|a, b| a < b) && answer.owed.iter().all(|owed| items.contains(owed)));
     for span in &spans {
         let mine: Vec<Item> = items
             .iter()
@@ -150,13 +150,18 @@ fn list_answered(items: &[Item], incoming: &[Range]) {
         let within = |answered: &&Span| answered.lower >= span.lower && answered.upper <= span.upper;
         assert_eq!(answer.spans.iter().any(|answered| within(&answered)), differs);
         if differs && mine.len() <= IDLIST_ITEMS {
-            let owed = |item: &Item| {
-                let at = items.binary_search(item).map(|at| at as u32);
-                at.is_ok_and(|at| answer.owed.contains(&at))
-            };
+            let owed = |item: &Item| answer.owed.binary_search(item).is_ok();
             assert!(mine.iter().all(owed), "a short range is pushed whole");
         }
     }
+
+    // A piece at a time, with no more than can be sent, it is the same answer.
+    let sent = answer.owed.len() / 2;
+    let mut pieces = ListAnswering::new(items, spans, sent);
+    while !pieces.step(items, 1 + items.len() % 50) {}
+    let pieces = pieces.finish();
+    assert_eq!(pieces.owed, answer.owed[..sent]);
+    assert_eq!(pieces.spans, answer.spans);
 }
 
 /// A payload.

@@ -5,7 +5,6 @@
 //! pauses between them. The switch from the old segments to the new is one control commit; until then the old ones are
 //! the truth, afterwards the new ones are. Readers that are at it keep the old files until they are done.
 
-use super::Core;
 use super::find::{Finder, Route, Source, Stream};
 use super::index::Row;
 use super::keeper;
@@ -13,6 +12,7 @@ use super::list::{Change, State};
 use super::ranges::Ranges;
 use super::rewrite::{Finished, Rewriter};
 use super::view::Sealed;
+use super::{Core, Purpose};
 use crate::StoreError;
 use crate::log::{Append, StreamId, StreamKind};
 use drover_wire::id::GroupId;
@@ -35,8 +35,6 @@ const DEAD_PART_SHORT: u64 = 8;
 /// Segments that hold less than this part of a full one are put together, so many at least.
 const SMALL_PART: u64 = 4;
 const SMALL_COUNT: usize = 4;
-/// A compaction takes at most this part of the room there is for it: its list and its indexes need some too.
-const ROOM_PART: u64 = 2;
 /// Segments rewritten together.
 const INPUTS_MAX: usize = 16;
 
@@ -57,15 +55,20 @@ pub(super) enum Stopped {
 /// Segments that are worth rewriting, if there are any.
 pub(super) fn candidates(core: &Core) -> Vec<Arc<Sealed>> {
     let sealed = core.view.read().sealed.clone();
-    // Those with nothing alive in them need no room, and come first.
     let full = core.options.segment_bytes;
-    let mut room = (2 * full).min(core.room_for_room() / ROOM_PART);
+    // Half of what lies above the room of deletions, for indexes are made as well; what holds nothing that lives takes no
+    // room. Where the file system does not say, writing will tell.
+    let free = core.files.disk.free_bytes(&core.files.folder);
+    let usable = free.map_or(u64::MAX, |free| {
+        free.saturating_sub(core.kept_free(Purpose::Deletions))
+    });
+    let mut room = (usable / 2).min(2 * full);
     let live = |segment: &Sealed| {
         let dead = segment.dead_bytes.load(Ordering::Relaxed);
         segment.summary.record_bytes.saturating_sub(dead)
     };
     // Where records find no room, less has to be dead for a segment to be worth the work.
-    let dead_part = if core.has_room() {
+    let dead_part = if core.has_room(Purpose::Records) {
         DEAD_PART
     } else {
         DEAD_PART_SHORT
@@ -95,7 +98,7 @@ pub(super) fn candidates(core: &Core) -> Vec<Arc<Sealed>> {
     };
     let mut chosen = take(dead);
     let small = take(small);
-    // Small ones come along where they save a file; alone only if there are several.
+    // Small ones come along where they save a file; alone only if there are several, of which room is left for.
     if chosen.len() + small.len() >= SMALL_COUNT {
         chosen.extend(small);
         chosen.truncate(INPUTS_MAX);
@@ -239,7 +242,7 @@ fn copy(
         if found.is_empty() {
             return Ok(());
         }
-        if core.room_for_room() < bytes as u64 {
+        if !core.has_room(Purpose::Deletions) {
             return Err(io::Error::from(io::ErrorKind::StorageFull).into());
         }
         for (record, (_, entry)) in records.fetch(&found)?.into_iter().zip(&found) {

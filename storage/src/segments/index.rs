@@ -64,12 +64,6 @@ impl Held {
         self.last_lsn = self.last_lsn.max(contents.lsn);
     }
 
-    /// About how long its index becomes.
-    pub(super) fn index_bytes(&self) -> usize {
-        let rows = self.streams.len() + self.deletes.len();
-        self.entries * (ENTRY_BYTES + 1) + rows * (ROW_BYTES + CRC_BYTES) + HEAD + PAGE
-    }
-
     /// Empty, with the room kept that its streams needed: the next segment most probably holds as much of the same ones.
     /// Without it, every segment would grow its lists again in memory that was never touched, all of them at once, and a
     /// commit would wait for that.
@@ -181,7 +175,9 @@ pub(super) fn encode(held: &Held, of: &Of) -> Vec<u8> {
 /// go first.
 pub(super) fn encode_into(out: &mut Vec<u8>, held: &Held, of: &Of, rest_a_while: &dyn Fn(Instant)) {
     out.clear();
-    out.reserve(held.index_bytes());
+    out.reserve(
+        held.entries * (ENTRY_BYTES + 1) + held.streams.len() * (ROW_BYTES + CRC_BYTES) + HEAD + PAGE,
+    );
     out.resize(HEAD, 0);
     let (mut rested_at, mut began) = (0, Instant::now());
     let mut rows = Vec::with_capacity(held.streams.len() + held.deletes.len());

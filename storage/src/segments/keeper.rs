@@ -1,13 +1,13 @@
 //! The thread that does what nobody waits for: it makes the next segment before it is needed, gives full ones their
 //! index, and has mostly dead ones rewritten.
 
-use super::Core;
 use super::committer::Open;
 use super::compact;
 use super::index::{self, Held, Summary};
 use super::list::{Change, State};
 use super::ranges::Ranges;
 use super::view::{Hot, Sealed};
+use super::{Core, Purpose};
 use crate::StoreError;
 use crate::handoff::{Handoff, Parked};
 use crate::log::StreamId;
@@ -28,8 +28,8 @@ const NO_ROOM: [ErrorKind; 3] = [
     ErrorKind::QuotaExceeded,
     ErrorKind::FileTooLarge,
 ];
-/// A spare has this part of a segment's room set aside at least, so that its making tells whether a commit would find any.
-const PROBE_PART: u64 = 64;
+/// A spare has this much set aside at least, so that its making tells whether a commit would find room.
+const PROBE_BYTES: u64 = 1 << 20;
 /// Of the memory indexes are made in, what is kept.
 const INDEX_BYTES_KEPT: usize = 32 << 20;
 /// With more segments that wait for their index, no pauses are made.
@@ -218,7 +218,7 @@ fn perform(core: &Arc<Core>, chore: Chore) -> bool {
                 core.files.remove(old.of.number);
             }
             let room = core.options.segment_bytes;
-            match core.create(writer, room / PROBE_PART, room) {
+            match core.create(writer, PROBE_BYTES.min(room), room, Purpose::Records) {
                 Ok(spare) => {
                     core.note_success();
                     let mut spares = core.keeper.spares.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,14 +1,12 @@
 //! The relay's answer to one message (03 §5), made a piece at a time: a message may name every item of a long log, and
 //! others are not to wait for all of that.
 
+use super::sight::{RANGE_ITEMS, Sight, first_from_here};
 use super::{
     Item, Mode, OPEN_END, Range, Reply, begin_fingerprint, end_fingerprint, first_from, item_id, item_seq,
 };
 use crate::id::Hash;
 use blake3::Hasher;
-
-/// What a range costs beside its items, in items: most of it is a hash of little, or a search for where it ends.
-const RANGE_ITEMS: usize = 8;
 
 /// The relay's answer to one message: ranges to send back, and the items owed to the peer.
 #[derive(Debug, Default)]
@@ -92,31 +90,6 @@ enum Stage {
     Split(Vec<u64>),
     /// They are hashed: what is said of them may have to be taken back.
     Reconsider,
-}
-
-/// Where things lie in the items while a step looks at them.
-struct Sight {
-    /// The range under way begins here.
-    start: usize,
-    /// The next item to look at.
-    at: usize,
-    /// How many may still be looked at.
-    left: usize,
-}
-
-impl Sight {
-    /// The next items, up to `end`, that may be looked at in this step. Those that share a number stay together, as the
-    /// next step begins with a number.
-    fn take<'a>(&mut self, items: &'a [Item], end: usize) -> &'a [Item] {
-        let mut to = end.min(self.at.saturating_add(self.left));
-        while to > self.at && to < end && item_seq(&items[to]) == item_seq(&items[to - 1]) {
-            to += 1;
-        }
-        let taken = &items[self.at..to];
-        self.at = to;
-        self.left = self.left.saturating_sub(taken.len());
-        taken
-    }
 }
 
 impl Answering {
@@ -329,13 +302,4 @@ impl Owed {
             }
         }
     }
-}
-
-/// [`first_from`] where it is probably near.
-fn first_from_here(items: &[Item], seq: u64) -> usize {
-    let mut near = 16;
-    while items.get(near).is_some_and(|item| item_seq(item) < seq) {
-        near *= 2;
-    }
-    first_from(&items[..near.min(items.len())], seq)
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use drover_wire::id::Hash;
-use drover_wire::map::{Span, answer_list};
+use drover_wire::map::{ListAnswer, ListAnswering, Span};
 use drover_wire::recon::{
     IDLIST_ITEMS, Item, OPEN_END, RANGES_MAX, SPLIT_FACTOR, fingerprint, item, item_seq,
 };
@@ -14,6 +14,11 @@ fn items(seqs: impl IntoIterator<Item = u64>) -> Vec<Item> {
     let mut items: Vec<Item> = seqs.into_iter().map(|seq| item(seq, &mixed(seq))).collect();
     items.sort_unstable();
     items
+}
+
+/// The answer at once, with all that is owed.
+fn answer_list(relay: &[Item], asked: &[Span]) -> ListAnswer {
+    drover_wire::map::answer_list(relay, asked.to_vec(), usize::MAX)
 }
 
 /// The items of a client in a range.
@@ -39,7 +44,7 @@ fn rounds(relay: &[Item], client: &mut BTreeSet<Item>, cut: usize) -> usize {
         let answer = answer_list(relay, &asked);
         assert!(answer.spans.len() <= RANGES_MAX);
         assert!(answer.owed.is_sorted());
-        client.extend(answer.owed.iter().take(cut).map(|&index| relay[index as usize]));
+        client.extend(answer.owed.iter().take(cut));
         asked = answer
             .spans
             .into_iter()
@@ -68,7 +73,7 @@ fn a_list_is_answered_with_what_differs() {
     assert!(agreed.spans.is_empty() && agreed.owed.is_empty());
 
     let answer = answer_list(&relay, &whole(ZERO));
-    assert_eq!(answer.owed, [0, 1, 2]);
+    assert_eq!(answer.owed, relay);
     let one = |lower, upper, seq| Span {
         lower,
         upper,
@@ -80,7 +85,7 @@ fn a_list_is_answered_with_what_differs() {
     let answer = answer_list(&relay, &parts);
     assert_eq!(
         (&answer.spans[..], &answer.owed[..]),
-        (&[one(2, 3, 2)][..], &[1][..])
+        (&[one(2, 3, 2)][..], &relay[1..2])
     );
 
     let empty = answer_list(&[], &whole(fingerprint(&relay)));
@@ -151,4 +156,88 @@ fn an_answer_has_no_more_ranges_than_a_message() {
     let few = answer_list(&relay, &asked[..200]);
     assert_eq!(few.spans.len(), RANGES_MAX.min(200 * SPLIT_FACTOR));
     assert_eq!(few.spans.last().map(|span| span.upper), Some(200 * 39));
+}
+
+/// Pieces of any size make the answer that one makes, and what cannot be sent is not collected.
+#[test]
+fn a_list_in_pieces_has_the_same_answer() {
+    // Some share a number, some ranges are empty, some agree; between some lies what nobody asks for.
+    let mut relay = items((1..3_000).filter(|seq| !(700..800).contains(seq)));
+    relay.extend((0..60).map(|n| item(900, &mixed(10_000 + n))));
+    relay.extend((0..60).map(|n| item(5_000, &mixed(20_000 + n))));
+    relay.sort_unstable();
+    let own = |lower, upper| {
+        let seqs = |item: &&Item| (lower..upper).contains(&item_seq(item));
+        fingerprint(&relay.iter().filter(seqs).copied().collect::<Vec<_>>())
+    };
+    let span = |lower, upper, fingerprint| Span {
+        lower,
+        upper,
+        fingerprint,
+    };
+    let asked = [
+        span(3, 100, ZERO),
+        span(100, 500, own(100, 500)),
+        span(600, 610, ZERO),
+        span(610, 620, own(610, 620)),
+        span(710, 720, ZERO),
+        span(850, 1_000, ZERO),
+        span(1_010, 1_011, ZERO),
+        span(2_000, 4_000, ZERO),
+        span(4_500, OPEN_END, ZERO),
+    ];
+    let whole = answer_list(&relay, &asked);
+    assert_eq!(
+        (whole.spans.len(), whole.owed.len()),
+        (8 + 5 + 1 + 6 + 1 + 8 + 1, 10 + 1 + 60)
+    );
+    for sends in [0, 1, 11, 20, whole.owed.len(), usize::MAX] {
+        for size in [1, 9, 100, 1_999, usize::MAX] {
+            let mut pieces = ListAnswering::new(&relay, asked.to_vec(), sends);
+            while !pieces.step(&relay, size) {}
+            let pieces = pieces.finish();
+            assert_eq!(pieces.spans, whole.spans, "{sends} in {size}");
+            assert_eq!(
+                pieces.owed,
+                whole.owed[..sends.min(whole.owed.len())],
+                "{sends} in {size}"
+            );
+        }
+    }
+}
+
+/// Items come and go between the pieces: what is answered covers each range that was asked for, and later items take no
+/// part.
+#[test]
+fn items_may_come_and_go_between_pieces_of_a_list() {
+    let all = items(1..=500);
+    let span = |lower, upper| Span {
+        lower,
+        upper,
+        fingerprint: ZERO,
+    };
+    let asked = [span(0, 10), span(20, 200), span(210, 230), span(300, OPEN_END)];
+    let mut held = all[..400].to_vec();
+    let mut pieces = ListAnswering::new(&held, asked.to_vec(), usize::MAX);
+    let mut steps = 0;
+    while !pieces.step(&held, 10) {
+        steps += 1;
+        held.retain(|item| item_seq(item) % 31 != steps % 31);
+        held.extend(all.get(399 + steps as usize));
+    }
+    assert!(steps > 20);
+    let answer = pieces.finish();
+    assert!(answer.owed.iter().all(|item| all[..400].contains(item)));
+    for asked in &asked {
+        let within = |span: &&Span| asked.lower <= span.lower && span.upper <= asked.upper;
+        let parts: Vec<&Span> = answer.spans.iter().filter(within).collect();
+        let (first, last) = (parts.first().unwrap(), parts.last().unwrap());
+        assert_eq!((first.lower, last.upper), (asked.lower, asked.upper));
+        assert!(parts.windows(2).all(|pair| pair[0].upper == pair[1].lower));
+        assert!(
+            parts
+                .iter()
+                .all(|span| span.upper <= 400 || span.upper == OPEN_END)
+        );
+    }
 }

@@ -9,6 +9,7 @@ use clap::ValueEnum;
 use drover_wire::frame::Frame;
 use drover_wire::id::{GroupId, Hash};
 use drover_wire::join::Request;
+use drover_wire::map::{MapFrame, Span};
 use drover_wire::recon::{self, Mode, Range};
 use ed25519_dalek::SigningKey;
 use std::sync::Arc;
@@ -34,6 +35,8 @@ pub enum Attack {
     DeafSubscribers,
     /// Reconciliations of maximum cost.
     Recon,
+    /// The same as lists of fingerprints, which the map form has.
+    ReconLists,
     /// Guessed one-time codes.
     JoinGuesses,
     /// Messages of 1 MiB that lack their last byte.
@@ -42,7 +45,7 @@ pub enum Attack {
 
 impl Attack {
     /// All of them.
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::SlowUpgrades,
         Self::EndlessHeaders,
         Self::HalfOpen,
@@ -52,6 +55,7 @@ impl Attack {
         Self::Malformed,
         Self::DeafSubscribers,
         Self::Recon,
+        Self::ReconLists,
         Self::JoinGuesses,
         Self::DeclaredLengths,
     ];
@@ -68,6 +72,7 @@ impl Attack {
             Self::Malformed => "malformed",
             Self::DeafSubscribers => "deaf-subscribers",
             Self::Recon => "recon-cost",
+            Self::ReconLists => "recon-lists",
             Self::JoinGuesses => "join-guesses",
             Self::DeclaredLengths => "declared-lengths",
         }
@@ -85,6 +90,7 @@ impl Attack {
             Self::Malformed => "60 connections, frames that don't decode",
             Self::DeafSubscribers => "60 members that subscribe and never read",
             Self::Recon => "60 members, RECON of 1 MB and of 1024 ranges",
+            Self::ReconLists => "60 members, RECON lists of one range and of 1024",
             Self::JoinGuesses => "60 connections, wrong codes",
             Self::DeclaredLengths => "200 connections, messages of 1 MiB less a byte",
         };
@@ -93,7 +99,7 @@ impl Attack {
 
     /// Whether the group's log is to be long.
     pub(super) fn needs_log(self) -> bool {
-        matches!(self, Self::DeafSubscribers | Self::Recon)
+        matches!(self, Self::DeafSubscribers | Self::Recon | Self::ReconLists)
     }
 }
 
@@ -136,7 +142,7 @@ impl Scene {
             Attack::EndlessHeaders => (200, 4, Bare),
             Attack::HalfOpen => (10_000, 40, Bare),
             Attack::SourceShare => (200, 1, Bare),
-            Attack::DeafSubscribers | Attack::Recon => (60, 1, Member),
+            Attack::DeafSubscribers | Attack::Recon | Attack::ReconLists => (60, 1, Member),
             Attack::DeclaredLengths => (200, 4, Upgraded),
             Attack::Fragments | Attack::Pings | Attack::Malformed | Attack::JoinGuesses => (60, 1, Upgraded),
         };
@@ -152,7 +158,11 @@ impl Scene {
             },
             reads: matches!(
                 attack,
-                Attack::SourceShare | Attack::Malformed | Attack::Recon | Attack::JoinGuesses
+                Attack::SourceShare
+                    | Attack::Malformed
+                    | Attack::Recon
+                    | Attack::ReconLists
+                    | Attack::JoinGuesses
             ),
             life: match attack {
                 // 20 JOINs a minute and connection.
@@ -217,6 +227,25 @@ fn words(bench: &Bench, group: GroupId, attack: Attack) -> Result<(Vec<u8>, Vec<
                     group,
                     payload: &payload,
                 }));
+            }
+            (Vec::new(), out)
+        }
+        Attack::ReconLists => {
+            // Nothing agrees: each item is hashed twice.
+            let list = |count: u64, step: u64| -> Vec<Span> {
+                let bound = |n: u64| if n == count { recon::OPEN_END } else { n * step };
+                let span = |n| Span {
+                    lower: bound(n - 1),
+                    upper: bound(n),
+                    fingerprint: Hash([9; 32]),
+                };
+                (1..=count).map(span).collect()
+            };
+            let mut out = Vec::new();
+            for spans in [list(1, 0), list(recon::RANGES_MAX as u64, 18)] {
+                let mut frame = Vec::new();
+                MapFrame::ReconList { group, spans }.encode(&mut frame);
+                wsframe::put_message(&frame, &mut out);
             }
             (Vec::new(), out)
         }

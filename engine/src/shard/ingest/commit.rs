@@ -20,11 +20,6 @@ impl Shard {
         if self.ingest.under_way.is_some() || (self.ingest.open.is_empty() && self.drops.is_idle()) {
             return;
         }
-        // A log without room takes deletions alone, which are what makes room: records beside them would be refused, and
-        // the deletions with them.
-        if self.ingest.is_refused && !self.drops.is_idle() && !self.ingest.open.is_empty() {
-            self.refuse_open(fx);
-        }
         let mut batch = std::mem::take(&mut self.ingest.open);
         let mut request = AppendBatch::default();
         for &slot in &batch.groups {
@@ -98,7 +93,6 @@ impl Shard {
 
     fn batch_committed<E: Effects>(&mut self, batch: Batch, fx: &mut E) {
         self.ingest.ended += 1;
-        self.ingest.is_refused &= batch.is_empty();
         self.metrics.commits.add(1);
         let count: usize = batch.runs.iter().map(|r| r.items.len()).sum();
         self.metrics.envelopes_accepted.add(count as u64);
@@ -160,6 +154,10 @@ impl Shard {
         if let Some(suppressed) = self.ingest.failures.due(self.now.mono_ms) {
             tracing::warn!(%error, suppressed, "a commit failed");
         }
+        // A full disk refuses what takes room, and what gives it back for being in one batch with it.
+        let took_room = !(failed.runs.is_empty() && failed.handshakes.is_empty());
+        let is_again =
+            error == StoreError::NotCommitted && took_room && !failed.parts.is_empty() && !self.draining;
         let open = std::mem::take(&mut self.ingest.open);
         let durable_to = self.ingest.ended;
         self.ingest.ended += 2; // the failed batch, and the open one whose number was the next
@@ -168,66 +166,58 @@ impl Shard {
             StoreError::NotCommitted => Vec::new(),
             _ => failed.usage.iter().map(|(slot, _)| *slot).collect(),
         };
-        if error == StoreError::NotCommitted {
-            self.ingest.is_refused |= !failed.is_empty();
-        }
         for batch in [failed, open] {
-            self.take_back(batch, durable_to, fx);
+            for &(slot, bytes) in &batch.usage {
+                if let Some(realm) = self.realm_mut(slot) {
+                    realm.log_bytes -= bytes;
+                }
+                self.metrics.log_bytes.sub(bytes);
+            }
+            for part in &batch.parts {
+                if let Some(realm) = self.realm_mut(part.realm) {
+                    realm.log_bytes += part.bytes;
+                }
+                self.metrics.log_bytes.add(part.bytes);
+            }
+            for slot in batch
+                .groups
+                .iter()
+                .copied()
+                .chain(batch.handshakes.iter().map(|h| h.group))
+            {
+                let group = &mut self.groups[slot as usize];
+                let unsealed = std::mem::take(&mut group.run);
+                for item in unsealed.items.iter().chain(
+                    batch
+                        .runs
+                        .iter()
+                        .filter(|r| r.group == slot)
+                        .flat_map(|r| r.items.iter()),
+                ) {
+                    group.backlog.roll_back(item.seq);
+                }
+                for loaded in [&mut group.envelopes, &mut group.handshakes] {
+                    if let Loaded::Warm(index) = loaded {
+                        index.roll_back();
+                    }
+                }
+            }
+            for part in &batch.parts {
+                match is_again {
+                    true => self.part_again(part),
+                    false => self.part_failed(part.group, fx),
+                }
+            }
+            for conn in batch.waiting {
+                self.fail_waiting(conn, durable_to, fx);
+            }
         }
         for slot in unknown {
             self.drop_realm(slot, fx);
         }
-    }
-
-    /// The open batch is not even handed over; none is under way.
-    fn refuse_open<E: Effects>(&mut self, fx: &mut E) {
-        let open = std::mem::take(&mut self.ingest.open);
-        let durable_to = self.ingest.ended;
-        self.ingest.ended += 1;
-        self.take_back(open, durable_to, fx);
-    }
-
-    fn take_back<E: Effects>(&mut self, batch: Batch, durable_to: u64, fx: &mut E) {
-        for &(slot, bytes) in &batch.usage {
-            if let Some(realm) = self.realm_mut(slot) {
-                realm.log_bytes -= bytes;
-            }
-            self.metrics.log_bytes.sub(bytes);
-        }
-        for part in &batch.parts {
-            if let Some(realm) = self.realm_mut(part.realm) {
-                realm.log_bytes += part.bytes;
-            }
-            self.metrics.log_bytes.add(part.bytes);
-        }
-        for slot in batch
-            .groups
-            .iter()
-            .copied()
-            .chain(batch.handshakes.iter().map(|h| h.group))
-        {
-            let group = &mut self.groups[slot as usize];
-            let unsealed = std::mem::take(&mut group.run);
-            for item in unsealed.items.iter().chain(
-                batch
-                    .runs
-                    .iter()
-                    .filter(|r| r.group == slot)
-                    .flat_map(|r| r.items.iter()),
-            ) {
-                group.backlog.roll_back(item.seq);
-            }
-            for loaded in [&mut group.envelopes, &mut group.handshakes] {
-                if let Loaded::Warm(index) = loaded {
-                    index.roll_back();
-                }
-            }
-        }
-        for part in &batch.parts {
-            self.part_failed(part.group, fx);
-        }
-        for conn in batch.waiting {
-            self.fail_waiting(conn, durable_to, fx);
+        if is_again {
+            // Before anything new comes to travel with them.
+            self.submit_batch(fx);
         }
     }
 
