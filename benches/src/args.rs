@@ -131,6 +131,37 @@ pub enum Tool {
     /// Both files of --json side by side: exit code 1 if a figure of the second is worse than the first's by more than
     /// the tolerance and beyond what its runs were apart
     Compare(CompareArgs),
+    /// The raw forwarder that `media` compares a relay with, which starts it
+    #[command(hide = true)]
+    RawForwarder(ForwarderArgs),
+}
+
+/// Options of the raw forwarder: what is forwarded, and how.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+pub struct ForwarderArgs {
+    /// Connections it waits for
+    #[arg(long)]
+    pub(crate) connections: usize,
+
+    /// Connections per call, in the order they connect
+    #[arg(long)]
+    pub(crate) participants: usize,
+
+    /// Bytes of a message as it arrives
+    #[arg(long)]
+    pub(crate) message_bytes: usize,
+
+    /// Bytes in front of it that are replaced by those of --head
+    #[arg(long)]
+    pub(crate) cut_bytes: usize,
+
+    /// What a recipient is sent first, bytes separated by commas
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) head: Vec<u8>,
+
+    /// Shortest time between two turns, µs
+    #[arg(long)]
+    pub(crate) turn_us: u64,
 }
 
 /// Options of `drover bench compare`.

@@ -133,6 +133,11 @@ impl Relay {
     pub(crate) fn restart(&mut self) -> Result<(), Error> {
         self.child.kill().doing("kill the relay")?;
         self.child.wait().doing("wait for the relay")?;
+        // The kernel takes its ring apart after its end, and its listener with it.
+        let deadline = Instant::now() + START_TIMEOUT;
+        while TcpStream::connect(&self.address).is_ok() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
         let log = File::create(self.dir.path().join("stderr")).doing("make the relay's log")?;
         let mut command = Command::new(self.command.get_program());
         let environment = self.command.get_envs();

@@ -27,7 +27,7 @@ pub use access::Access;
 pub use calls::{Calls, Counts, stream};
 pub use shelves::Shelves;
 pub use subscription::Subscription;
-pub use wakes::{Row, Wakes};
+pub use wakes::{Row, WINDOW_MS, Wakes};
 pub use wraps::Wraps;
 
 use crate::client::SOURCES;

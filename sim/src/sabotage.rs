@@ -7,7 +7,10 @@ mod audio_in_line;
 mod both_numbers;
 mod deaf_to_eviction;
 mod dropped_push;
+mod drowsy;
 mod lost_notice;
+mod miscounted;
+mod newest_first;
 mod nothing_shed;
 mod overtaking;
 mod revoked_ear;
@@ -106,8 +109,14 @@ pub const ALL: &[(&str, Hire)] = &[
     ("nothing-shed", || Box::<nothing_shed::NothingShed>::default()),
     // One that hands key packages out twice.
     ("second-hand", || Box::<second_hand::SecondHand>::default()),
+    // One that hands out the newest first.
+    ("newest-first", || Box::<newest_first::NewestFirst>::default()),
+    // One that counts one key package too few.
+    ("miscounted", || Box::<miscounted::Miscounted>::default()),
     // One whose calls wake nobody.
     ("sound-sleep", || Box::<sound_sleep::SoundSleep>::default()),
+    // One whose messages wake nobody.
+    ("drowsy", || Box::<drowsy::Drowsy>::default()),
     // One that logs what nobody may read.
     ("talkative", || Box::<talkative::Talkative>::default()),
 ];

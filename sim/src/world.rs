@@ -20,6 +20,7 @@ pub use outside::{Outside, tag_of};
 
 use crate::client::{Client, State};
 use crate::coverage::Coverage;
+use crate::model::WINDOW_MS;
 use crate::plan::{Fault, Feature, Plan};
 use crate::sabotage::Saboteur;
 use crate::world::net::{Input, Output, Phase};
@@ -91,7 +92,7 @@ impl World {
             max_concurrent_calls: Some(plan.calls_max),
             push: plan.has(Feature::Wakes).then(|| Push {
                 register_url: "https://ringer.example/v1/handles".into(),
-                coalesce_ms: 2_000,
+                coalesce_ms: WINDOW_MS,
             }),
             ..Config::default()
         });
@@ -514,7 +515,10 @@ impl World {
         self.out.model.wakes.is_late(now.wall_ms);
         for letter in self.out.letters(shard) {
             match letter {
-                Letter::Stored(ticket, answer) => self.handle(shard, Event::Stored { ticket, answer }),
+                Letter::Stored(ticket, answer) => {
+                    self.out.answered(shard, ticket, &answer);
+                    self.handle(shard, Event::Stored { ticket, answer });
+                }
                 Letter::Offloaded(ticket, matches) => {
                     self.handle(shard, Event::Offloaded { ticket, matches });
                 }

@@ -56,6 +56,7 @@ macro_rules! contract {
             the_first_claim_wins_for_good,
             a_commit_changes_only_directory_entries_of_its_realm,
             a_refused_commit_claims_nothing,
+            what_changed_nothing_may_be_the_last_that_happened,
             a_reopened_store_has_everything_acknowledged,
             many_threads_append_without_loss,
             answers_of_one_caller_come_in_order,

@@ -89,12 +89,8 @@ pub trait LogStore: Send + Sync {
     /// Makes the batch durable, appends and deletions, all of it or nothing, then calls `done`. Batches of one caller
     /// become durable in the order they were handed over; those of several callers may share one sync.
     ///
-    /// Nothing here says on which thread the work is done. A store that is given a shard's own ring encodes the batches of
-    /// a turn into one buffer when the turn ends, submits that write linked to an fdatasync (or one write with
-    /// `RWF_DSYNC`), and calls `done` from the loop that reaps the completions, so that no thread is woken: a batch is
-    /// owned from the call to its answer, the buffer is the store's, and as long as one commit is under way the next only
-    /// gathers. `done` must therefore expect to be called on the caller's own thread, later, and never from within
-    /// `append` unless the batch was refused.
+    /// Nothing here says on which thread the work is done: `done` is called on any, later, and from within `append` only
+    /// if the batch was refused.
     ///
     /// # Errors
     /// [`crate::StoreError::NotCommitted`] if nothing of it was written, [`crate::StoreError::Unknown`] otherwise.

@@ -80,10 +80,20 @@ const READERS: usize = 2;
 pub(crate) struct Options {
     /// Room of a segment.
     pub(crate) segment_bytes: u64,
-    /// What is kept free on the disk: with less, nothing is taken.
+    /// What is kept free on the disk: with less, no records are taken. Deletions are, down to the half of it: they make
+    /// room again.
     pub(crate) reserve_bytes: u64,
     /// Threads that write.
     pub(crate) writers: usize,
+}
+
+/// What room is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// A commit that holds records.
+    Records,
+    /// One that only deletes.
+    Deletions,
 }
 
 /// An append that waits.
@@ -145,21 +155,35 @@ impl Core {
         self.next_lsn.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn has_room(&self) -> bool {
+    fn has_room(&self, purpose: Purpose) -> bool {
         let free = self.files.disk.free_bytes(&self.files.folder);
         // Where the file system does not say, writing will tell.
-        free.is_none_or(|free| free >= self.options.reserve_bytes)
+        free.is_none_or(|free| free >= self.kept_free(purpose))
+    }
+
+    fn kept_free(&self, purpose: Purpose) -> u64 {
+        match purpose {
+            Purpose::Records => self.options.reserve_bytes,
+            Purpose::Deletions => self.options.reserve_bytes / 2,
+        }
     }
 
     /// Sets room aside in a file that has `reserved` bytes: up to `wanted` in all, `needed` at least. Answers how many
     /// it has then. Where little is free it takes small steps, so that what is kept free stays so and nothing is
     /// withheld from others that is not needed yet.
-    fn set_aside(&self, file: &dyn DiskFile, reserved: u64, needed: u64, wanted: u64) -> io::Result<u64> {
+    fn set_aside(
+        &self,
+        file: &dyn DiskFile,
+        reserved: u64,
+        needed: u64,
+        wanted: u64,
+        purpose: Purpose,
+    ) -> io::Result<u64> {
         let needed = needed.saturating_sub(reserved);
         let mut step = wanted.saturating_sub(reserved).max(needed);
         // Where the file system does not say, writing will tell.
         if let Some(free) = self.files.disk.free_bytes(&self.files.folder) {
-            let usable = free.saturating_sub(self.options.reserve_bytes);
+            let usable = free.saturating_sub(self.kept_free(purpose));
             if usable < needed {
                 let what = "less is free than what is kept free";
                 return Err(io::Error::new(io::ErrorKind::StorageFull, what));
@@ -191,7 +215,7 @@ impl Core {
     }
 
     /// Makes a new segment for `room` bytes, of which `needed` are set aside at least.
-    fn create(&self, writer: usize, needed: u64, room: u64) -> io::Result<Open> {
+    fn create(&self, writer: usize, needed: u64, room: u64, purpose: Purpose) -> io::Result<Open> {
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         let mut salt = [0; 8];
         getrandom::fill(&mut salt).map_err(io::Error::other)?;
@@ -204,7 +228,7 @@ impl Core {
         };
         let path = self.files.segment_path(number);
         let made = self.files.disk.create(&path).and_then(|file| {
-            let reserved = self.set_aside(&*file, 0, needed, room)?;
+            let reserved = self.set_aside(&*file, 0, needed, room, purpose)?;
             file.write_at(&head.encode(), 0)?;
             file.sync()?;
             self.files.disk.sync_folder(&self.files.folder)?;
@@ -341,7 +365,7 @@ impl SegmentLog {
         if core.health.is_stuck() {
             return Some("a commit is stuck");
         }
-        if !core.has_room() {
+        if !core.has_room(Purpose::Records) {
             return Some("too little is free on its disk");
         }
         if is(&core.is_down) {

@@ -4,10 +4,15 @@
 use crate::faults::{Faults, until};
 use crate::ledger::{Fate, Ledger, OPEN_BUDGETS};
 use crate::relay::Relay;
+use drover_client::wire::drop::{Answer, Request};
+use drover_client::wire::id::{PublicKey, Signature};
+use drover_client::wire::retention::{Control, Policy};
+use drover_client::{Identity, retention};
+use ed25519_dalek::SigningKey;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use tempfile::TempDir;
 
 fn is_ready(relay: &Relay) -> bool {
     relay.private("/readyz").starts_with("HTTP/1.1 200")
@@ -138,33 +143,124 @@ async fn the_limit_on_file_sizes_is_no_signal_and_heals() {
     lasts_and_heals(&mut relay, &mut ledger, |_| limit(None)).await;
 }
 
+/// A file system of its own.
+struct Mounted {
+    place: TempDir,
+}
+
+impl Mounted {
+    /// `None` where this test may not mount one.
+    fn tmpfs(size: &str) -> Option<Self> {
+        let place = tempfile::tempdir().unwrap();
+        let mount = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
+            .arg(place.path())
+            .output();
+        if mount.is_ok_and(|mount| mount.status.success()) {
+            return Some(Self { place });
+        }
+        println!("skipped: this user may not mount a tmpfs; writes that fail are injected instead");
+        None
+    }
+
+    fn database(&self) -> String {
+        format!("file://{}/store", self.place.path().display())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.place.path()).status();
+    }
+}
+
+/// A log that has filled its disk: a DROP is taken, and what it deletes makes room for SENDs, in the same process.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drop_makes_room_on_a_full_disk() {
+    let Some(mounted) = Mounted::tmpfs("520m") else {
+        return;
+    };
+    let database = mounted.database();
+    let mut settings = OPEN_BUDGETS.to_vec();
+    settings.push(("WEALD_RELAY_DATABASE_URL", &database));
+    let mut relay = Relay::start(&settings);
+    let (mut workspace, founder) = relay.found(&[]).await;
+    let key = SigningKey::from_bytes(&founder.seed());
+    let mut ledger = Ledger::of(workspace.root(), founder.clone());
+    let mut keeper = ledger.connect(&relay).await.unwrap();
+    let sig = Signature([0; 64]);
+    let control = Control {
+        group: ledger.root,
+        epoch: 0,
+        verifier: PublicKey(key.verifying_key().to_bytes()),
+        prev: None,
+        sig,
+    }
+    .signed(&key);
+    retention::publish_control(&mut keeper, &control).await.unwrap();
+    // Two authorizers need no delay.
+    let second = Identity::generate();
+    let mut draft = workspace.draft();
+    draft.add_authorizer(&second.public());
+    let set = draft.sign(&founder).unwrap();
+    workspace.publish(&mut keeper, set).await.unwrap();
+    let policy = Policy {
+        group: ledger.root,
+        version: 1,
+        media_after_days: 30,
+        text_after_days: 0,
+        not_before_s: 1,
+        authorizers: vec![control.verifier, second.public()],
+        sigs: vec![],
+    }
+    .signed(&key)
+    .signed(&SigningKey::from_bytes(&second.seed()));
+    retention::publish_policy(&mut keeper, &policy).await.unwrap();
+
+    let fate = send_until_refused(&mut ledger, &relay, 250_000).await;
+    assert_eq!(fate, Fate::Backpressure);
+    until("readiness says no", || !is_ready(&relay)).await;
+    let instruction = Request {
+        group: ledger.root,
+        checkpoint: ledger.newest().unwrap().hash(),
+        snapshots: vec![],
+        epoch: 0,
+        policy_version: Some(1),
+        destruction_digest: None,
+        sig,
+    }
+    .signed(&key);
+    let answer = retention::drop_before(&mut keeper, &instruction).await.unwrap();
+    let expected = ledger.keep_newest();
+    assert!(
+        matches!(answer, Answer::Ran { deleted, kept: 0, .. } if deleted == expected),
+        "{answer:?}, {expected} were acknowledged"
+    );
+    until("readiness says yes", || is_ready(&relay)).await;
+    for _ in 0..100 {
+        ledger.send_until_acknowledged(&relay).await;
+    }
+    assert!(relay.child.try_wait().unwrap().is_none());
+    ledger.check(&relay).await;
+    relay.kill_and_restart();
+    ledger.check(&relay).await;
+    drop((relay, mounted));
+}
+
 /// A real file system that is really full, where this test may mount one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_file_system_is_backpressure_and_heals() {
-    struct Mounted<'a>(&'a Path);
-    impl Drop for Mounted<'_> {
-        fn drop(&mut self) {
-            let _ = Command::new("umount").arg("-l").arg(self.0).status();
-        }
-    }
-    let place = tempfile::tempdir().unwrap();
-    let mount = Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "size=300m", "tmpfs"])
-        .arg(place.path())
-        .output();
-    if !mount.is_ok_and(|mount| mount.status.success()) {
-        println!("skipped: this user may not mount a tmpfs; writes that fail are injected instead");
+    let Some(mounted) = Mounted::tmpfs("300m") else {
         return;
-    }
-    let mounted = Mounted(place.path());
-    let database = format!("file://{}/store", place.path().display());
+    };
+    let database = mounted.database();
     let mut settings = OPEN_BUDGETS.to_vec();
     settings.push(("WEALD_RELAY_DATABASE_URL", &database));
     let mut relay = Relay::start(&settings);
     let mut ledger = Ledger::open(&relay).await;
     assert_eq!(ledger.send(&relay, 1_000).await, Fate::Acknowledged);
     // Somebody else fills it to the last block.
-    let filler = place.path().join("filler");
+    let filler = mounted.place.path().join("filler");
     let filled = Command::new("dd")
         .args(["if=/dev/zero", "bs=1M"])
         .arg(format!("of={}", filler.display()))

@@ -37,8 +37,13 @@ impl Ledger {
     /// Founds the relay's workspace.
     pub(crate) async fn open(relay: &Relay) -> Self {
         let (workspace, device) = relay.found(&[]).await;
+        Self::of(workspace.root(), device)
+    }
+
+    /// Of a member of a workspace.
+    pub(crate) fn of(root: GroupId, device: Identity) -> Self {
         Self {
-            root: workspace.root(),
+            root,
             device,
             connection: None,
             acknowledged: BTreeMap::new(),
@@ -101,6 +106,19 @@ impl Ledger {
 
     pub(crate) fn acknowledged(&self) -> usize {
         self.acknowledged.len()
+    }
+
+    /// The newest that was acknowledged.
+    pub(crate) fn newest(&self) -> Option<&SealedEnvelope> {
+        self.acknowledged.last_key_value().map(|(_, envelope)| envelope)
+    }
+
+    /// All but the newest was deleted; how many these are.
+    pub(crate) fn keep_newest(&mut self) -> u64 {
+        let newest = self.acknowledged.pop_last();
+        let deleted = self.acknowledged.len() as u64;
+        self.acknowledged = newest.into_iter().collect();
+        deleted
     }
 
     /// Everything acknowledged is there, under its number and with its bytes: an empty client fetches the log.

@@ -7,7 +7,7 @@
 //! | `uring` | a multishot receive for each socket fills slots of one pool, which are handed on as they are | one submission for all sockets |
 //! | `tokio-uring` | a task for each socket, with a buffer of its own | as in `epoll` before a socket is settled, then one task each |
 //!
-//! The store's log can join a shard's ring here: a further kind of operation in `uring`, a further [`Ready`].
+//! The store's log is not among it: docs/io_uring.md has the measurement.
 
 use bytes::BytesMut;
 use drover_storage::handoff::Wake;

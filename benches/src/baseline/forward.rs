@@ -1,73 +1,100 @@
 //! Raw forwarding of calls: one thread, one epoll loop, fixed-length messages from each connection to the others of its
 //! call. Nothing is parsed, unmasked or judged; bytes are copied to each recipient's buffer and each buffer is written
-//! once per turn. The load is the relay's own, so the two differ in what the server does and nothing else.
+//! once per turn. The load is the relay's own, and like the relay it is a process of its own, so the two differ in what the
+//! server does and nothing else.
 
 use super::socket::Socket;
+use crate::args::ForwarderArgs;
 use crate::error::{Doing, Error};
 use crate::process::Process;
 use mio::{Events, Poll, Token};
-use std::io;
-use std::net::{TcpListener, TcpStream};
-use std::sync::mpsc;
-use std::thread::{self, JoinHandle};
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// Bytes asked for by one read.
 const READ_BYTES: usize = 64 << 10;
 
-/// What is forwarded, and how.
-pub(crate) struct Forwarding {
-    /// Connections per call, in the order they connect.
-    pub(crate) participants: usize,
-    /// Bytes of a message as it arrives.
-    pub(crate) message_bytes: usize,
-    /// Bytes in front of it that are replaced by `head`.
-    pub(crate) cut_bytes: usize,
-    /// What a recipient is sent first.
-    pub(crate) head: Vec<u8>,
-    /// Shortest time between two turns.
-    pub(crate) turn: Duration,
-}
-
-/// A forwarder that runs until its connections end.
+/// A forwarder's process. It ends with the first of its connections, or when this is dropped.
 pub(crate) struct Forwarder {
+    child: Child,
+    /// Where it listens.
+    pub(crate) address: SocketAddr,
     /// Whose CPU time is charged.
     pub(crate) process: Process,
-    serving: JoinHandle<Result<(), Error>>,
 }
 
 impl Forwarder {
-    /// Starts one; returns the clients' ends of its connections.
-    pub(crate) fn start(forwarding: Forwarding, connections: usize) -> Result<(Self, Vec<TcpStream>), Error> {
-        let listener = TcpListener::bind("127.0.0.1:0").doing("listen")?;
-        let address = listener.local_addr().doing("listen")?;
-        let poll = Poll::new().doing("make an epoll instance")?;
-        let (mut sockets, mut clients) = (Vec::new(), Vec::new());
-        for number in 0..connections {
-            clients.push(TcpStream::connect(address).doing("connect")?);
-            sockets.push(Socket::new(&poll, listener.accept().doing("accept")?.0, number)?);
+    /// Starts this program as one.
+    pub(crate) fn start(args: &ForwarderArgs) -> Result<Self, Error> {
+        let head: Vec<String> = args.head.iter().map(u8::to_string).collect();
+        let mut child = Command::new(std::env::current_exe().doing("find this program")?)
+            .args(["bench", "raw-forwarder"])
+            .args(["--connections", &args.connections.to_string()])
+            .args(["--participants", &args.participants.to_string()])
+            .args(["--message-bytes", &args.message_bytes.to_string()])
+            .args(["--cut-bytes", &args.cut_bytes.to_string()])
+            .args(["--head", &head.join(",")])
+            .args(["--turn-us", &args.turn_us.to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .doing("start the raw forwarder")?;
+        let mut line = String::new();
+        if let Some(said) = child.stdout.take() {
+            BufReader::new(said)
+                .read_line(&mut line)
+                .doing("read where the raw forwarder listens")?;
         }
-        let (sender, process) = mpsc::channel();
-        let serving = thread::spawn(move || {
-            // The receiver waits for it.
-            let _ = sender.send(Process::this_thread());
-            serve(forwarding, poll, sockets)
-        });
-        let process = process
-            .recv()
-            .map_err(|_| Error::Unexpected("the serving thread ended".into()))??;
-        Ok((Self { process, serving }, clients))
-    }
-
-    /// Waits for the end, which comes with the first connection's.
-    pub(crate) fn join(self) -> Result<(), Error> {
-        self.serving
-            .join()
-            .map_err(|_| Error::Unexpected("the serving thread panicked".into()))?
+        let address = line
+            .trim()
+            .parse()
+            .map_err(|_| Error::Spawn("the raw forwarder ended before it listened".into()))?;
+        let process = Process::new(child.id())?;
+        Ok(Self {
+            child,
+            address,
+            process,
+        })
     }
 }
 
-fn serve(forwarding: Forwarding, mut poll: Poll, mut sockets: Vec<Socket>) -> Result<(), Error> {
+impl Drop for Forwarder {
+    fn drop(&mut self) {
+        // Both only fail when it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The forwarder's life: says where it listens, waits for its connections, and serves them until one ends.
+pub(crate) fn run(args: &ForwarderArgs, said: &mut dyn Write) -> Result<(), Error> {
+    let listener = TcpListener::bind("127.0.0.1:0").doing("listen")?;
+    let address = listener.local_addr().doing("listen")?;
+    writeln!(said, "{address}")
+        .and_then(|()| said.flush())
+        .doing("say where it listens")?;
+    serve(args, &listener)
+}
+
+/// The ends of as many connections to a forwarder.
+pub(crate) fn connect(address: SocketAddr, connections: usize) -> Result<Vec<TcpStream>, Error> {
+    (0..connections)
+        .map(|_| TcpStream::connect(address).doing("connect"))
+        .collect()
+}
+
+/// Serves the connections it was told of.
+pub(crate) fn serve(forwarding: &ForwarderArgs, listener: &TcpListener) -> Result<(), Error> {
+    let mut poll = Poll::new().doing("make an epoll instance")?;
+    let mut sockets = Vec::new();
+    for number in 0..forwarding.connections {
+        let (stream, _) = listener.accept().doing("accept")?;
+        sockets.push(Socket::new(&poll, stream, number)?);
+    }
+    let turn = Duration::from_micros(forwarding.turn_us);
     let mut events = Events::with_capacity(1024);
     let mut buffer = vec![0; READ_BYTES];
     let mut carries = vec![Vec::new(); sockets.len()];
@@ -110,6 +137,6 @@ fn serve(forwarding: Forwarding, mut poll: Poll, mut sockets: Vec<Socket>) -> Re
         for number in dirty.drain(..) {
             sockets[number].flush()?;
         }
-        thread::sleep(forwarding.turn.saturating_sub(began.elapsed()));
+        thread::sleep(turn.saturating_sub(began.elapsed()));
     }
 }

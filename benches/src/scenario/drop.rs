@@ -65,21 +65,32 @@ const COMPACT_TIMEOUT: Duration = Duration::from_secs(120);
 /// How often is looked whether it has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Measures SENDs beside a compaction.
+/// Measures SENDs beside compactions. A compaction takes a second or two, of which a p99 is a handful of SENDs: so those of
+/// all runs are taken together, and so are those before.
 pub(super) fn compact(args: &BenchArgs) -> Result<Row, Error> {
     let size_bytes = args.size_or(SIZE_BYTES);
     let (mut bench, second) = enter(args)?;
-    let mut runs = Vec::new();
+    let (mut idle, mut windows) = (latencies(), Vec::new());
     for _ in 0..args.runs.max(1) {
         let kept = bench.workspace.groups(1)[0];
         let log = Log::fill(&mut bench, &second, size_bytes, COMPACT_PIECE, Some(kept))?;
-        runs.push(log.compact_beside_sends(args, &bench)?);
+        let (before, window) = log.compact_beside_sends(args, &bench)?;
+        idle.add(&before).expect("all histograms have the same bounds");
+        windows.push(window);
     }
+    let compactions = windows.len() as f64;
+    let mut run = Run::merged(windows).ok_or_else(|| Error::Usage("--runs: at least 1".into()))?;
+    let ms = |latencies: &Latencies| latencies.value_at_quantile(0.99) as f64 / 1e6;
+    run.extra = vec![
+        ("p99_ms_idle", ms(&idle)),
+        ("p99_times", ms(&run.latencies) / ms(&idle).max(1e-6)),
+        ("compaction_ms", run.elapsed_ns as f64 / 1e6 / compactions),
+    ];
     let what = format!(
         "SEND, {} per s, while half-dead segments are rewritten",
         steady::RATE
     );
-    Ok(row("compact", what, runs))
+    Ok(row("compact", what, vec![run]))
 }
 
 /// A workspace that may drop, and the second key of its policy.
@@ -182,7 +193,7 @@ impl Log {
     }
 
     /// SENDs before it, and then until old segments are gone.
-    fn compact_beside_sends(self, args: &BenchArgs, bench: &Bench) -> Result<Run, Error> {
+    fn compact_beside_sends(self, args: &BenchArgs, bench: &Bench) -> Result<(Latencies, Run), Error> {
         let (mut net, mut load, dropper, instruction) = self.beside(bench)?;
         steady::turn_for(&mut net, &mut load, RAMP)?;
         load.steady.latencies.reset();
@@ -208,16 +219,7 @@ impl Log {
             steady::turn_for(&mut net, &mut load, LOOK_EVERY)?;
         }
         let busy = load.steady.take_latencies();
-        let took = window.elapsed();
-        let ms = |latencies: &Latencies| latencies.value_at_quantile(0.99) as f64 / 1e6;
-        let extra = vec![
-            ("p99_ms_idle", ms(&idle)),
-            ("p99_times", ms(&busy) / ms(&idle).max(1e-6)),
-            ("compaction_ms", took.as_secs_f64() * 1e3),
-        ];
-        let mut run = window.close(busy.len(), busy)?;
-        run.extra = extra;
-        Ok(run)
+        Ok((idle, window.close(busy.len(), busy)?))
     }
 
     /// A load of SENDs, and the DROP that is not sent yet.

@@ -51,6 +51,7 @@ const TICK: Duration = Duration::from_millis(5);
 pub fn run(command: &BenchCommand, out: &mut dyn Write) -> Result<(), Error> {
     match (&command.tool, &command.measure) {
         (Some(Tool::Compare(args)), _) => compare::run(args, out),
+        (Some(Tool::RawForwarder(args)), _) => baseline::forward::run(args, out),
         (None, Some(args)) => measure(args, out),
         (None, None) => Err(Error::Usage("what is to be measured?".into())),
     }

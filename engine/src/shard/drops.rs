@@ -519,6 +519,20 @@ impl Shard {
         }
     }
 
+    /// A part is not gone, but may be if it is tried without the SENDs it was with.
+    pub(super) fn part_again(&mut self, part: &Part) {
+        let Some(Run {
+            stage: Stage::Deleting(doomed),
+            ..
+        }) = self.drops.runs.get_mut(&part.group)
+        else {
+            return;
+        };
+        doomed.taken -= part.entries;
+        self.drops.queue.retain(|queued| *queued != part.group);
+        self.drops.queue.push_front(part.group);
+    }
+
     /// A part is not gone, so the run ends here: what went before it stays gone, and the instruction can be repeated.
     pub(super) fn part_failed<E: Effects>(&mut self, group: u32, fx: &mut E) {
         self.drops.queue.retain(|queued| *queued != group);

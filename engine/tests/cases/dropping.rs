@@ -624,6 +624,35 @@ fn a_failed_part_ends_the_drop() {
     }
 }
 
+/// A full disk refuses the SENDs a part travelled with: the part is tried again without them at once, so that a DROP makes
+/// room whatever clients go on sending.
+#[test]
+fn a_part_refused_for_its_company_goes_alone() {
+    let mut s = Scene::new();
+    let request = s.fill_many();
+    let other = s.w.login(&Device::new(5), &[group(1)]);
+    s.w.hold(Kind::Append);
+    s.w.say(s.c, drop_frame(&request));
+    s.w.release_one(Kind::Append);
+    let mut refused = 0;
+    while s.w.waiting(Kind::Append) > 0 {
+        // Beside the part that is under way, then beside the next.
+        s.w.say(other, send(group(1), &distinct(MANY + 1 + refused)));
+        s.w.release_one(Kind::Append);
+        if s.w.waiting(Kind::Append) == 0 {
+            break;
+        }
+        s.w.fail_one(Kind::Append, Fault::NotCommitted);
+        assert_retry(&only(s.w.got(other)), Code::Backpressure);
+        refused += 1;
+        assert!(refused < 10);
+    }
+    assert!(refused > 0);
+    s.w.release(Kind::Append);
+    assert_eq!(only(s.w.got(s.c)), ran(MANY as u64, MANY as u64 * 8, 0));
+    assert_eq!(s.seqs()[0], MANY as u64 + 1);
+}
+
 /// Wherever the store fails before anything is deleted: `retry/backpressure`, nothing is gone, and the repeat succeeds.
 #[test]
 fn a_failed_beginning_deletes_nothing() {

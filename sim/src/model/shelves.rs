@@ -1,5 +1,5 @@
-//! Key packages (07 A): each is handed out once at most, whatever dies in between; what was acknowledged lies on its
-//! shelf until somebody may have had it.
+//! Key packages (07 A): each is handed out once at most, whatever dies in between, the oldest first; what was
+//! acknowledged lies on its shelf until somebody may have had it, and is counted at AUTH.
 
 use super::Violation;
 use crate::world::Line;
@@ -11,7 +11,8 @@ type Shelf = (usize, PublicKey);
 
 struct Package {
     shelf: Shelf,
-    acknowledged: bool,
+    /// Its place among all that were acknowledged.
+    acknowledged: Option<u64>,
     handed: bool,
 }
 
@@ -31,6 +32,8 @@ pub struct Shelves {
     lost: BTreeMap<Shelf, u64>,
     /// Packages handed out.
     pub handed: u64,
+    /// Packages acknowledged.
+    acknowledged: u64,
 }
 
 impl Shelves {
@@ -39,13 +42,12 @@ impl Shelves {
         self.unanswered(line);
         let packages: Vec<Vec<u8>> = packages.map(<[u8]>::to_vec).collect();
         for package in &packages {
-            let (acknowledged, handed) = (false, false);
             self.packages.insert(
                 package.clone(),
                 Package {
                     shelf,
-                    acknowledged,
-                    handed,
+                    acknowledged: None,
+                    handed: false,
                 },
             );
         }
@@ -56,9 +58,33 @@ impl Shelves {
     pub fn fetches(&mut self, line: Line, shelf: Shelf, count: u8) {
         self.unanswered(line);
         let there = self.packages.iter();
-        let there = there.filter(|(_, p)| p.shelf == shelf && p.acknowledged && !p.handed);
+        let there = there.filter(|(_, p)| p.shelf == shelf && p.acknowledged.is_some() && !p.handed);
         let there = there.map(|(bytes, _)| bytes.clone()).collect();
         self.asked.insert(line, Asked::Fetch(shelf, count.into(), there));
+    }
+
+    /// Packages that fetches under way or without an answer may have taken off a shelf.
+    fn gone(&self, shelf: &Shelf) -> u64 {
+        let others = self.asked.values().filter_map(|asked| match asked {
+            Asked::Fetch(other, count, _) if other == shelf => Some(*count),
+            _ => None,
+        });
+        others.sum::<u64>() + self.lost.get(shelf).copied().unwrap_or_default()
+    }
+
+    /// The device of a shelf is told at AUTH how many lie there (02 §5).
+    pub fn counted(&self, shelf: Shelf, told: u32) -> Result<(), Violation> {
+        let there = self.packages.values().filter(|p| p.shelf == shelf && !p.handed);
+        let most = there.clone().count() as u64;
+        let acknowledged = there.filter(|p| p.acknowledged.is_some()).count() as u64;
+        let least = acknowledged.saturating_sub(self.gone(&shelf));
+        match (least..=most).contains(&u64::from(told)) {
+            true => Ok(()),
+            false => broken(
+                "AUTH_ACK counts the shelf",
+                &format!("{told} packages, and there are {least} to {most}"),
+            ),
+        }
     }
 
     fn unanswered(&mut self, line: Line) {
@@ -77,7 +103,8 @@ impl Shelves {
         };
         for package in packages {
             if let Some(package) = self.packages.get_mut(&package) {
-                package.acknowledged = true;
+                self.acknowledged += 1;
+                package.acknowledged = Some(self.acknowledged);
             }
         }
         // Undelivered ones go back even onto a full shelf (07 A3).
@@ -99,7 +126,7 @@ impl Shelves {
                 "packages nobody asked for",
             );
         };
-        let mut handed = 0;
+        let (mut handed, mut places) = (0, Vec::new());
         for bytes in packages {
             handed += 1;
             let Some(package) = self.packages.get_mut(bytes) else {
@@ -114,6 +141,7 @@ impl Shelves {
             if std::mem::replace(&mut package.handed, true) {
                 return broken("a key package is handed out once", "one came again");
             }
+            places.extend(package.acknowledged);
         }
         self.handed += handed;
         if handed > count {
@@ -122,12 +150,23 @@ impl Shelves {
                 &format!("{handed} packages for {count}"),
             );
         }
-        let others = self.asked.values().filter_map(|asked| match asked {
-            Asked::Fetch(other, count, _) if *other == shelf => Some(*count),
-            _ => None,
-        });
-        let gone = others.sum::<u64>() + self.lost.get(&shelf).copied().unwrap_or_default();
-        let left = there.iter().filter(|bytes| !self.packages[*bytes].handed).count() as u64;
+        let gone = self.gone(&shelf);
+        let left = there
+            .iter()
+            .map(|bytes| &self.packages[bytes])
+            .filter(|p| !p.handed);
+        let (left, oldest_left) = (
+            left.clone().count() as u64,
+            left.filter_map(|p| p.acknowledged).min(),
+        );
+        // What somebody else took for nothing goes back to the end.
+        let is_in_order = places.iter().copied().chain(oldest_left).is_sorted();
+        if gone == 0 && !is_in_order {
+            return broken(
+                "the oldest key packages go first",
+                &format!("{places:?}, and {oldest_left:?} stays"),
+            );
+        }
         if handed == 0 && left > gone {
             let what =
                 format!("{left} packages were acknowledged and are nowhere, {gone} may be on their way");

@@ -1,7 +1,9 @@
-//! Wakes (12): whoever registered, is away, and is meant, is woken by a call in the same turn; nobody else ever is.
+//! Wakes (12): whoever registered, is away, and is meant, is woken by a call in the same turn, and by what was stored in
+//! the turn that learns of it, unless that happened within the window; nobody else ever is.
 
 use super::{Access, Violation};
 use crate::world::Line;
+use drover_engine::Now;
 use drover_engine::wake::Category;
 use drover_wire::id::PublicKey;
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,9 +38,15 @@ pub struct Wakes {
     sleepers: BTreeMap<(usize, PublicKey), Sleeper>,
     /// Handles that the relay is told to forget, and does at some later moment.
     forgotten: BTreeSet<[u8; 16]>,
-    /// By shard: who has to be woken before its turn ends.
-    owed: BTreeMap<usize, BTreeSet<[u8; 16]>>,
+    /// By shard: who has to be woken before its turn ends, and whether by a call: what was stored may wake as message or as
+    /// handshake.
+    owed: BTreeMap<usize, BTreeSet<([u8; 16], bool)>>,
+    /// When handles were woken by what was stored last, by the monotonic clock.
+    queued_ms: BTreeMap<[u8; 16], u64>,
 }
+
+/// For so long after one wake another is not needed for what is no call.
+pub const WINDOW_MS: u64 = 2_000;
 
 impl Wakes {
     fn of(&mut self, workspace: usize, device: &PublicKey) -> &mut Sleeper {
@@ -98,7 +106,27 @@ impl Wakes {
                 && wall_ms < row.expires_ms
                 && access.always_lists(device)
             {
-                self.owed.entry(shard).or_default().insert(row.handle);
+                self.owed.entry(shard).or_default().insert((row.handle, true));
+            }
+        }
+    }
+
+    /// This shard learns that something of this category is stored: who has to be woken.
+    pub fn stored(&mut self, shard: usize, workspace: usize, category: Category, now: Now, access: &Access) {
+        for ((of, device), sleeper) in &self.sleepers {
+            if let Some(row) = sleeper.sure
+                && *of == workspace
+                && sleeper.awake.is_empty()
+                && !self.forgotten.contains(&row.handle)
+                && row.categories & category.bit() != 0
+                && now.wall_ms < row.expires_ms
+                && access.always_lists(device)
+                && self
+                    .queued_ms
+                    .get(&row.handle)
+                    .is_none_or(|at_ms| at_ms + WINDOW_MS <= now.mono_ms)
+            {
+                self.owed.entry(shard).or_default().insert((row.handle, false));
             }
         }
     }
@@ -111,14 +139,16 @@ impl Wakes {
         workspace: usize,
         handle: &[u8; 16],
         category: Category,
-        now: (u64, u64),
+        now_us: u64,
+        now: Now,
         is_sure: bool,
     ) -> Result<PublicKey, Violation> {
-        let (now_us, wall_ms) = now;
-        if category == Category::Call
-            && let Some(owed) = self.owed.get_mut(&shard)
-        {
-            owed.remove(handle);
+        let (is_call, wall_ms) = (category == Category::Call, now.wall_ms);
+        if let Some(owed) = self.owed.get_mut(&shard) {
+            owed.remove(&(*handle, is_call));
+        }
+        if !is_call {
+            self.queued_ms.insert(*handle, now.mono_ms);
         }
         let has = |sleeper: &Sleeper| sleeper.may.iter().any(|row| row.handle == *handle);
         let mut sleepers = self.sleepers.iter();
@@ -156,10 +186,14 @@ impl Wakes {
     pub fn turn_ends(&mut self, shard: usize) -> Result<(), Violation> {
         match self.owed.remove(&shard).filter(|owed| !owed.is_empty()) {
             None => Ok(()),
-            Some(owed) => Err(Violation {
-                rule: "a call wakes who sleeps",
-                what: format!("{} devices were not woken", owed.len()),
-            }),
+            Some(owed) => {
+                let rule = match owed.iter().any(|(_, is_call)| *is_call) {
+                    true => "a call wakes who sleeps",
+                    false => "what is stored wakes who sleeps",
+                };
+                let what = format!("{} devices were not woken", owed.len());
+                Err(Violation { rule, what })
+            }
         }
     }
 }

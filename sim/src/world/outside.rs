@@ -18,8 +18,10 @@ use drover_engine::effects::{StoreRequest, Stores};
 use drover_engine::event::{StoreAnswer, Ticket};
 use drover_engine::metrics::Metrics;
 use drover_engine::shard::{Operator, Session, ShardMessage};
+use drover_engine::wake::Category;
 use drover_engine::{Directory, Now};
 use drover_storage::StoreError;
+use drover_storage::log::StreamKind;
 use drover_wire::access::AccessState;
 use drover_wire::envelope::Envelope;
 use drover_wire::frame::{Frame, Keys, Wake};
@@ -27,7 +29,7 @@ use drover_wire::id::{GroupId, Hash, PublicKey, Token};
 use drover_wire::map::{self, MapFrame};
 use drover_wire::wrap::Wrap;
 use ed25519_dalek::SigningKey;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -90,6 +92,8 @@ pub struct Outside {
     /// The same clients' keys: authorizers sign together when one of them asks.
     pub(super) keys: Vec<SigningKey>,
     healed: bool,
+    /// By shard and ticket: the workspaces of what is on its way to the log.
+    appends: BTreeMap<(usize, u64), BTreeSet<(usize, Category)>>,
 }
 
 impl Outside {
@@ -122,6 +126,7 @@ impl Outside {
             who: Vec::new(),
             keys: Vec::new(),
             healed: false,
+            appends: BTreeMap::new(),
             plan,
         }
     }
@@ -233,6 +238,7 @@ impl Outside {
         self.directory = None;
         self.model.calls.restarts();
         self.model.wakes.restarts();
+        self.appends.clear();
         for line in 0..self.net.conns.len() {
             if self.net.conns[line].held {
                 self.sever(line);
@@ -333,6 +339,18 @@ impl Outside {
         self.note(&[&[b'w', shard as u8], name.as_bytes()].concat(), |line| {
             let _ = write!(line, "shard {shard} asks the store: {name} {}", ticket.0);
         });
+        if let StoreRequest::Append(batch) = &request {
+            let streams = batch.appends.iter().map(|append| append.stream);
+            let of = streams.filter_map(|stream| {
+                let category = match stream.kind {
+                    StreamKind::Envelopes => Category::Message,
+                    StreamKind::Handshakes => Category::Handshake,
+                };
+                Some((*self.groups.get(&stream.group)?, category))
+            });
+            let of = of.collect();
+            self.appends.insert((shard, ticket.0), of);
+        }
         let mailbox = self.mail[shard].clone();
         self.stores[shard].submit(request, move |answer| {
             mailbox
@@ -605,6 +623,19 @@ impl Outside {
             _ => Ok(()),
         };
         self.model.judge(judged);
+    }
+
+    /// A shard is about to be handed an answer of the store.
+    pub(super) fn answered(&mut self, shard: usize, ticket: Ticket, answer: &StoreAnswer) {
+        let appended = self.appends.remove(&(shard, ticket.0));
+        if !matches!(answer, StoreAnswer::Append(Ok(()))) || !self.plan.has(Feature::Wakes) {
+            return;
+        }
+        let now = self.now();
+        for (workspace, category) in appended.into_iter().flatten() {
+            let access = &self.model.access[workspace];
+            self.model.wakes.stored(shard, workspace, category, now, access);
+        }
     }
 
     /// The relay has ended a connection.

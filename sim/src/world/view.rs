@@ -51,6 +51,19 @@ impl Outside {
             let (workspace, device) = self.who[client];
             self.model.leaves(workspace, &device, tag);
             match tag {
+                5 => {
+                    if let Ok(Frame::AuthAck {
+                        key_packages_remaining,
+                        ..
+                    }) = Frame::decode(message)
+                    {
+                        let judged = self
+                            .model
+                            .shelves
+                            .counted((workspace, device), key_packages_remaining);
+                        self.model.judge(judged);
+                    }
+                }
                 6 => self.access_leaves(workspace, message),
                 8 => {
                     if let Ok(Frame::SubAck { group, .. }) = Frame::decode(message) {
@@ -251,7 +264,7 @@ impl Effects for View<'_> {
             Some(saboteur) => saboteur.wakes(wakes),
             None => wakes,
         };
-        let (now_us, wall_ms) = (self.out.now_us(), self.out.wall_ms());
+        let (now_us, now) = (self.out.now_us(), self.out.now());
         let sessions = self.out.sessions();
         self.out.model.calls.counts(sessions);
         let is_sure = self.out.model.calls.is_sure();
@@ -259,11 +272,11 @@ impl Effects for View<'_> {
             let of = (0..self.out.plan.workspaces).find(|n| codes::realm(*n) == wake.realm);
             let (handle, category) = (wake.handle.0, wake.category);
             let workspace = of.unwrap_or(usize::MAX);
-            let woken =
-                self.out
-                    .model
-                    .wakes
-                    .woken(self.me, workspace, &handle, category, (now_us, wall_ms), is_sure);
+            let woken = self
+                .out
+                .model
+                .wakes
+                .woken(self.me, workspace, &handle, category, now_us, now, is_sure);
             self.out.coverage.add("wakes", 1);
             self.out.note(b"z", |line| {
                 line.push_str(&format!("a device of {workspace} is woken: {category:?}"));

@@ -186,3 +186,30 @@ pub fn a_refused_commit_claims_nothing(subject: &impl Subject) {
     assert_eq!(tokens(&store), []);
     assert_eq!(claim(&store, "ws:b", &["t"]), [realm("ws:b")]);
 }
+
+/// A store opens again whatever it was asked for last, also what it refused or had no need to write.
+pub fn what_changed_nothing_may_be_the_last_that_happened(subject: &impl Subject) {
+    {
+        let store = subject.open();
+        commit(&store, "ws:a", vec![], vec![put("x", "1")]);
+        claim(&store, "ws:a", &["t"]);
+    }
+    for ask in 0..3 {
+        let store = subject.open();
+        match ask {
+            0 => {
+                let outcome = commit(&store, "ws:a", vec![absent("x")], vec![put("x", "2")]);
+                assert_eq!(outcome, Outcome::Refused);
+            }
+            1 => assert_eq!(claim(&store, "ws:b", &["t"]), [realm("ws:a")]),
+            _ => {
+                let outcome = commit(&store, "ws:a", vec![equals("x", "1")], vec![]);
+                assert_eq!(outcome, Outcome::Applied);
+            }
+        }
+        drop(store);
+        let store = subject.open();
+        assert_eq!(load(&store, "ws:a"), pairs(&[("x", "1")]));
+        assert_eq!(claim(&store, "ws:b", &["t"]), [realm("ws:a")]);
+    }
+}

@@ -203,12 +203,15 @@ impl Committer<'_> {
             let mut group = Group::new(tables, number, &store, requests.len());
             decided.extend(requests.into_iter().map(|request| group.decide(request)));
             let Some(batch) = group.finish(is_probe) else {
-                return Some(Ok(()));
+                return Some(Ok(false));
             };
-            catch_unwind(AssertUnwindSafe(|| batch.commit())).ok()
+            let committed = catch_unwind(AssertUnwindSafe(|| batch.commit())).ok()?;
+            Some(committed.map(|()| true))
         });
         match written {
-            Some(Ok(())) => match self.synced.advance(number) {
+            // All of it was refused. Its number is nowhere in the database, so it must not be looked for at the next start.
+            Some(Ok(false)) => Written::Durable,
+            Some(Ok(true)) => match self.synced.advance(number) {
                 Ok(()) => Written::Durable,
                 Err(_) => Written::Unknown,
             },

@@ -9,7 +9,7 @@ use super::format::{COMMIT_OVERHEAD, Encoder, SEGMENT_HEAD, batch_bytes};
 use super::index::Of;
 use super::keeper::Chore;
 use super::view::Hot;
-use super::{Core, Request};
+use super::{Core, Purpose, Request};
 use crate::StoreError;
 use crate::answer::{Answer, guarded};
 use crate::log::AppendBatch;
@@ -88,8 +88,11 @@ impl Committer {
             Vec::with_capacity(requests.len()),
             Vec::with_capacity(requests.len()),
         );
+        // Known without an attempt to write, and so is when it ends. Deletions have room of their own then.
+        let is_full = !self.core.has_room(Purpose::Records);
         for Request { batch, done, bytes } in requests {
-            if self.core.health.has_failed() || bytes > BATCH_BYTES_MAX {
+            let is_refused = is_full && !batch.appends.is_empty();
+            if is_refused || self.core.health.has_failed() || bytes > BATCH_BYTES_MAX {
                 guarded("an answer to a commit", || {
                     done.give(Err(StoreError::NotCommitted))
                 });
@@ -119,11 +122,14 @@ impl Committer {
     fn write(&mut self, batches: &[AppendBatch]) -> Result<(), StoreError> {
         let core = self.core.clone();
         let bytes = COMMIT_OVERHEAD + batches.iter().map(batch_bytes).sum::<usize>();
-        // Known without an attempt to write, and so is when it ends.
-        if !core.has_room() {
+        let purpose = match batches.iter().all(|batch| batch.appends.is_empty()) {
+            true => Purpose::Deletions,
+            false => Purpose::Records,
+        };
+        if !core.has_room(purpose) {
             return Err(StoreError::NotCommitted);
         }
-        if let Err(error) = self.make_room(bytes as u64) {
+        if let Err(error) = self.make_room(bytes as u64, purpose) {
             core.note_refusal(&error);
             return Err(StoreError::NotCommitted);
         }
@@ -170,7 +176,7 @@ impl Committer {
     }
 
     /// Sees to it that there is a segment with room for so many bytes.
-    fn make_room(&mut self, bytes: u64) -> io::Result<()> {
+    fn make_room(&mut self, bytes: u64, purpose: Purpose) -> io::Result<()> {
         let core = self.core.clone();
         let fits = |open: &Open| open.of.length + bytes <= open.room && open.entries < ENTRIES_MAX;
         if !self.open.as_ref().is_some_and(fits) {
@@ -190,7 +196,8 @@ impl Committer {
                 // Numbers tell in which order segments were written.
                 Some(spare) if needed <= spare.room && last < spare.of.number => spare,
                 unfit => {
-                    let new = core.create(self.writer, needed, needed.max(core.options.segment_bytes))?;
+                    let room = needed.max(core.options.segment_bytes);
+                    let new = core.create(self.writer, needed, room, purpose)?;
                     unfit.iter().for_each(|spare| core.files.remove(spare.of.number));
                     new
                 }
@@ -208,7 +215,7 @@ impl Committer {
         if let Some(open) = &mut self.open {
             let end = open.of.length + bytes;
             if end > open.reserved {
-                let reserved = core.set_aside(&*open.file, open.reserved, end, open.room);
+                let reserved = core.set_aside(&*open.file, open.reserved, end, open.room, purpose);
                 open.reserved = reserved.inspect_err(|error| open.ends_at_a_limit(error))?;
             }
             if end > open.room / 2 {

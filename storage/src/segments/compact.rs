@@ -5,7 +5,6 @@
 //! pauses between them. The switch from the old segments to the new is one control commit; until then the old ones are
 //! the truth, afterwards the new ones are. Readers that are at it keep the old files until they are done.
 
-use super::Core;
 use super::find::{Finder, Route, Source, Stream};
 use super::index::Row;
 use super::keeper;
@@ -13,6 +12,7 @@ use super::list::{Change, State};
 use super::ranges::Ranges;
 use super::rewrite::{Finished, Rewriter};
 use super::view::Sealed;
+use super::{Core, Purpose};
 use crate::StoreError;
 use crate::log::{Append, StreamId, StreamKind};
 use drover_wire::id::GroupId;
@@ -52,7 +52,14 @@ pub(super) enum Stopped {
 /// Segments that are worth rewriting, if there are any.
 pub(super) fn candidates(core: &Core) -> Vec<Arc<Sealed>> {
     let sealed = core.view.read().sealed.clone();
-    let (full, mut room) = (core.options.segment_bytes, 2 * core.options.segment_bytes);
+    let full = core.options.segment_bytes;
+    // Half of what lies above the room of deletions, for indexes are made as well; what holds nothing that lives takes no
+    // room. Where the file system does not say, writing will tell.
+    let free = core.files.disk.free_bytes(&core.files.folder);
+    let usable = free.map_or(u64::MAX, |free| {
+        free.saturating_sub(core.kept_free(Purpose::Deletions))
+    });
+    let mut room = (usable / 2).min(2 * full);
     let live = |segment: &Sealed| {
         let dead = segment.dead_bytes.load(Ordering::Relaxed);
         segment.summary.record_bytes.saturating_sub(dead)

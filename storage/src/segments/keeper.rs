@@ -1,13 +1,13 @@
 //! The thread that does what nobody waits for: it makes the next segment before it is needed, gives full ones their
 //! index, and has mostly dead ones rewritten.
 
-use super::Core;
 use super::committer::Open;
 use super::compact;
 use super::index::{self, Held, Summary};
 use super::list::{Change, State};
 use super::ranges::Ranges;
 use super::view::{Hot, Sealed};
+use super::{Core, Purpose};
 use crate::StoreError;
 use crate::handoff::{Handoff, Parked};
 use crate::log::StreamId;
@@ -218,7 +218,7 @@ fn perform(core: &Arc<Core>, chore: Chore) -> bool {
                 core.files.remove(old.of.number);
             }
             let room = core.options.segment_bytes;
-            match core.create(writer, PROBE_BYTES.min(room), room) {
+            match core.create(writer, PROBE_BYTES.min(room), room, Purpose::Records) {
                 Ok(spare) => {
                     core.note_success();
                     let mut spares = core.keeper.spares.lock().unwrap_or_else(PoisonError::into_inner);

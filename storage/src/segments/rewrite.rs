@@ -16,7 +16,7 @@ use std::time::Instant;
 const COMMIT_BYTES: usize = 2 << 20;
 
 /// What is made durable at once where others must not wait long: they wait for the disk to be done with it.
-const PIECE_BYTES: usize = 256 << 10;
+const PIECE_BYTES: usize = 64 << 10;
 
 /// Takes records in the order they shall lie in, and makes segments of them.
 pub(super) struct Rewriter<'a> {

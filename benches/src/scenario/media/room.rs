@@ -2,8 +2,8 @@
 
 use super::calls::Calls;
 use super::plan::{Plan, call_id};
-use crate::args::{BenchArgs, Latency};
-use crate::baseline::forward::{Forwarder, Forwarding};
+use crate::args::{BenchArgs, ForwarderArgs, Latency};
+use crate::baseline::forward::{self, Forwarder};
 use crate::error::Error;
 use crate::inflight::latencies;
 use crate::measure::{Run, Window};
@@ -13,6 +13,7 @@ use crate::process::Process;
 use crate::scenario::{Bench, RAMP, TICK};
 use drover_wire::frame::{Frame, Wake};
 use drover_wire::id::GroupId;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// How long frames may be under way after the last one was sent.
@@ -86,33 +87,44 @@ pub(super) fn join(group: GroupId, cell: u32, call: usize) -> Vec<u8> {
 
 /// The same load on the raw forwarder.
 pub(super) fn forwarded(args: &BenchArgs, plan: Plan, turn: Duration) -> Result<Vec<Run>, Error> {
+    let forwarder = Forwarder::start(&forwarding(plan, turn))?;
+    load_forwarder(args, plan, forwarder.address, &forwarder.process)
+}
+
+/// What a forwarder has to know of the plan.
+fn forwarding(plan: Plan, turn: Duration) -> ForwarderArgs {
+    let template = &plan.templates(0, call_id(GroupId([0; 32]), 0, 0))[0];
+    let mut head = Vec::new();
+    drover_wire::ws::binary_head(template.message.len() - template.payload_at, &mut head);
+    ForwarderArgs {
+        connections: plan.connections(),
+        participants: plan.participants,
+        message_bytes: template.message.len(),
+        cut_bytes: template.payload_at,
+        head,
+        turn_us: turn.as_micros() as u64,
+    }
+}
+
+fn load_forwarder(
+    args: &BenchArgs,
+    plan: Plan,
+    address: SocketAddr,
+    process: &Process,
+) -> Result<Vec<Run>, Error> {
     let mut load = Calls::new(plan, true);
     let group = GroupId([0; 32]);
     for number in 0..plan.connections() {
         let (call, _) = plan.seat(number);
         load.add(plan.templates(number, call_id(group, 0, call)));
     }
-    let template = &plan.templates(0, call_id(group, 0, 0))[0];
-    let mut head = Vec::new();
-    drover_wire::ws::binary_head(template.message.len() - template.payload_at, &mut head);
-    let forwarding = Forwarding {
-        participants: plan.participants,
-        message_bytes: template.message.len(),
-        cut_bytes: template.payload_at,
-        head,
-        turn,
-    };
-    let (forwarder, clients) = Forwarder::start(forwarding, plan.connections())?;
     let mut net = Net::new()?;
-    for client in clients {
+    for client in forward::connect(address, plan.connections())? {
         net.add(Peer::raw(client)?)?;
     }
-    let runs = (0..args.runs.max(1))
-        .map(|_| measure(args, plan.calls, Some(&forwarder.process), &mut net, &mut load))
-        .collect::<Result<_, _>>()?;
-    drop(net);
-    forwarder.join()?;
-    Ok(runs)
+    (0..args.runs.max(1))
+        .map(|_| measure(args, plan.calls, Some(process), &mut net, &mut load))
+        .collect()
 }
 
 fn measure(
@@ -201,6 +213,8 @@ impl Counters {
 mod tests {
     use super::*;
     use crate::args::tests::parse;
+    use std::net::TcpListener;
+    use std::thread;
 
     #[test]
     fn the_raw_forwarder_is_loaded_like_a_relay() {
@@ -221,7 +235,13 @@ mod tests {
         ] {
             let args = parse(line).expect("arguments");
             let plan = Plan::all(&args).expect("a plan")[0];
-            let runs = forwarded(&args, plan, Duration::from_micros(turn_us)).expect("runs");
+            let forwarding = forwarding(plan, Duration::from_micros(turn_us));
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+            let address = listener.local_addr().expect("an address");
+            let serving = thread::spawn(move || forward::serve(&forwarding, &listener));
+            let process = Process::this_thread().expect("a thread");
+            let runs = load_forwarder(&args, plan, address, &process).expect("runs");
+            serving.join().expect("no panic").expect("no error");
             let (run, offered) = (&runs[0], plan.offered_per_s());
             assert!(run.extra.contains(&("lost", 0.0)), "{line}: {run:?}");
             assert!(

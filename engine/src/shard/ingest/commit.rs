@@ -154,6 +154,10 @@ impl Shard {
         if let Some(suppressed) = self.ingest.failures.due(self.now.mono_ms) {
             tracing::warn!(%error, suppressed, "a commit failed");
         }
+        // A full disk refuses what takes room, and what gives it back for being in one batch with it.
+        let took_room = !(failed.runs.is_empty() && failed.handshakes.is_empty());
+        let is_again =
+            error == StoreError::NotCommitted && took_room && !failed.parts.is_empty() && !self.draining;
         let open = std::mem::take(&mut self.ingest.open);
         let durable_to = self.ingest.ended;
         self.ingest.ended += 2; // the failed batch, and the open one whose number was the next
@@ -199,7 +203,10 @@ impl Shard {
                 }
             }
             for part in &batch.parts {
-                self.part_failed(part.group, fx);
+                match is_again {
+                    true => self.part_again(part),
+                    false => self.part_failed(part.group, fx),
+                }
             }
             for conn in batch.waiting {
                 self.fail_waiting(conn, durable_to, fx);
@@ -207,6 +214,10 @@ impl Shard {
         }
         for slot in unknown {
             self.drop_realm(slot, fx);
+        }
+        if is_again {
+            // Before anything new comes to travel with them.
+            self.submit_batch(fx);
         }
     }
 
