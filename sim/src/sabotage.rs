@@ -5,9 +5,11 @@ mod store;
 
 mod audio_in_line;
 mod both_numbers;
+mod deaf_ear;
 mod deaf_to_eviction;
 mod dropped_push;
 mod drowsy;
+mod list_with_a_hole;
 mod lost_notice;
 mod miscounted;
 mod newest_first;
@@ -101,8 +103,14 @@ pub const ALL: &[(&str, Hire)] = &[
     ("lost-notice", || Box::<lost_notice::LostNotice>::default()),
     // One that skips an item of a RECON answer.
     ("skipped-item", || Box::<skipped_item::SkippedItem>::default()),
+    // One that leaves a range out of a RECON list.
+    ("list-with-a-hole", || {
+        Box::<list_with_a_hole::ListWithAHole>::default()
+    }),
     // One that lets a removed device listen to its calls.
     ("revoked-ear", || Box::<revoked_ear::RevokedEar>::default()),
+    // One that forgets that somebody is in a call.
+    ("deaf-ear", || Box::<deaf_ear::DeafEar>::default()),
     // One that queues audio with everything else.
     ("audio-in-line", || Box::<audio_in_line::AudioInLine>::default()),
     // One that keeps every frame of a stream, however old.

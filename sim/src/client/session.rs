@@ -5,6 +5,7 @@ mod held;
 mod reading;
 
 pub use held::Held;
+use held::Reconciling;
 
 use super::{Ask, Notice};
 use crate::model::{Subscription, envelopes};
@@ -16,14 +17,17 @@ use drover_wire::envelope::Envelope;
 use drover_wire::error::Code;
 use drover_wire::frame::{Frame, List32Buf, Wake};
 use drover_wire::id::{GroupId, Hash};
-use drover_wire::map::MapFrame;
-use drover_wire::recon;
+use drover_wire::map::{MapFrame, Span};
+use drover_wire::recon::{self, OPEN_END};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What the source addresses of all clients begin with.
 pub const SOURCES: &str = "198.51.100.";
 /// How long a client waits for an answer before it gives a connection up.
 const PATIENCE_US: u64 = 60_000_000;
+
+/// Lists of one reconciliation before payloads go on with it.
+const LISTS_MAX: u32 = 8;
 
 /// Where the connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -373,18 +377,31 @@ impl Session {
         let owed = out
             .model
             .on_disk(|disk| disk.stream(envelopes(group)).map(|(_, r)| r.id).collect());
+        if self.map && out.dice.chance(0.5) {
+            let whole = held.spans([(0, OPEN_END)].into_iter());
+            held.recon = Some((Reconciling::Lists(1), owed));
+            return self.ask_by_list(group, whole, out);
+        }
+        self.ask_by_payload(group, owed, out);
+    }
+
+    /// Begins to reconcile by payloads; `owed` was on disk when the reconciliation began.
+    fn ask_by_payload(&mut self, group: GroupId, owed: BTreeSet<Hash>, out: &mut Outside) {
+        let Some(held) = self.held.get_mut(&group) else {
+            return;
+        };
         let mut reconciler = Reconciler::new(0);
         let payload = reconciler.open(&held.items);
-        held.recon = Some((reconciler, owed));
+        held.recon = Some((Reconciling::Payload(reconciler), owed));
         held.fresh.clear();
-        self.say(
-            &Frame::Recon {
-                group,
-                payload: &payload,
-            },
-            Some(Due::Recon(group)),
-            out,
-        );
+        let payload = &payload;
+        self.say(&Frame::Recon { group, payload }, Some(Due::Recon(group)), out);
+    }
+
+    fn ask_by_list(&mut self, group: GroupId, spans: Vec<Span>, out: &mut Outside) {
+        let mut bytes = Vec::new();
+        MapFrame::ReconList { group, spans }.encode(&mut bytes);
+        self.say_bytes(bytes.into(), Some(Due::Recon(group)), out);
     }
 
     /// LIVE.

@@ -1,10 +1,20 @@
 //! What a client has of one group, kept across connections.
 
 use crate::model::Subscription;
+use crate::world::Outside;
 use drover_client::recon::Reconciler;
-use drover_wire::id::Hash;
-use drover_wire::recon::{self, Item};
+use drover_wire::id::{GroupId, Hash};
+use drover_wire::map::Span;
+use drover_wire::recon::{self, Item, fingerprint, item_seq};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// How it reconciles.
+pub(super) enum Reconciling {
+    /// By payloads, in either form.
+    Payload(Reconciler),
+    /// By lists, in the map form; this was the so many-th.
+    Lists(u32),
+}
 
 /// What a client has of one group, across connections.
 #[derive(Default)]
@@ -18,7 +28,7 @@ pub struct Held {
     /// Come since the last RECON was sent: its answer may not know of them.
     pub(super) fresh: BTreeSet<Hash>,
     /// A reconciliation under way, and what was on disk when it began.
-    pub(super) recon: Option<(Reconciler, BTreeSet<Hash>)>,
+    pub(super) recon: Option<(Reconciling, BTreeSet<Hash>)>,
     /// On this connection.
     pub subscription: Option<Subscription>,
     /// It wants to be subscribed.
@@ -44,6 +54,27 @@ impl Held {
         let item = recon::item(seq, &id);
         let at = self.items.partition_point(|other| *other < item);
         self.items.insert(at, item);
+    }
+
+    /// A reconciliation came to its end; `owed` was on disk when it began.
+    pub(super) fn is_whole(&mut self, group: GroupId, owed: &BTreeSet<Hash>, out: &mut Outside) {
+        out.model.reconciled(group, owed, &self.envelopes);
+        self.behind = false;
+        self.whole = true;
+        if let Some(subscription) = &mut self.subscription {
+            subscription.behind = false;
+        }
+    }
+
+    /// The ranges, with what this client holds of them.
+    pub(super) fn spans(&self, bounds: impl Iterator<Item = (u64, u64)>) -> Vec<Span> {
+        let from = |bound| self.items.partition_point(|item| item_seq(item) < bound);
+        let span = |(lower, upper)| Span {
+            lower,
+            upper,
+            fingerprint: fingerprint(&self.items[from(lower)..from(upper)]),
+        };
+        bounds.map(span).collect()
     }
 
     /// What a DROP took is of no use to anybody.

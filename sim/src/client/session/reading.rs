@@ -1,6 +1,7 @@
 //! What a client reads: every frame is checked against what was due, and told to the model.
 
-use super::{Due, Notice, Session, State};
+use super::held::Reconciling;
+use super::{Due, LISTS_MAX, Notice, Session, State};
 use crate::model::{Subscription, envelopes, handshakes};
 use crate::world::Outside;
 use bytes::Bytes;
@@ -9,7 +10,7 @@ use drover_wire::envelope::Envelope;
 use drover_wire::error::{Class, Code};
 use drover_wire::frame::{Frame, Wake};
 use drover_wire::id::{GroupId, Hash};
-use drover_wire::map::{self, MapFrame};
+use drover_wire::map::{self, MapFrame, Span};
 use drover_wire::recon;
 
 impl Session {
@@ -170,6 +171,10 @@ impl Session {
                 self.due.pop_front();
                 self.reconciling(group, payload, out);
             }
+            (MapFrame::ReconList { group, spans }, Some(Due::Recon(asked))) if group == *asked => {
+                self.due.pop_front();
+                self.listed(group, &spans, out);
+            }
             (MapFrame::Error { code, .. }, _) => self.refused_with(code, out),
             (frame, due) => {
                 let what = format!("{frame:?} while {due:?} was due");
@@ -257,7 +262,7 @@ impl Session {
         let Some(held) = self.held.get_mut(&group) else {
             return;
         };
-        let Some((mut reconciler, owed)) = held.recon.take() else {
+        let Some((Reconciling::Payload(mut reconciler), owed)) = held.recon.take() else {
             return;
         };
         let Ok(ranges) = recon::decode(payload) else {
@@ -278,7 +283,7 @@ impl Session {
         }
         match next {
             Next::Round(payload) => {
-                held.recon = Some((reconciler, owed));
+                held.recon = Some((Reconciling::Payload(reconciler), owed));
                 held.fresh.clear();
                 let frame = Frame::Recon {
                     group,
@@ -286,17 +291,32 @@ impl Session {
                 };
                 self.say(&frame, Some(Due::Recon(group)), out);
             }
-            Next::Done => {
-                out.model.reconciled(group, &owed, &held.envelopes);
-                held.behind = false;
-                held.whole = true;
-                if let Some(subscription) = &mut held.subscription {
-                    subscription.behind = false;
-                }
-            }
+            Next::Done => held.is_whole(group, &owed, out),
             Next::Offer(_) | Next::GiveUp => out
                 .model
                 .fail("reconciliation ends", || format!("{}: {group:?}", self.name)),
+        }
+    }
+
+    /// An answer to a list: the ranges that differ for the relay (docs/map-form.md).
+    fn listed(&mut self, group: GroupId, theirs: &[Span], out: &mut Outside) {
+        let Some(held) = self.held.get_mut(&group) else {
+            return;
+        };
+        let Some((Reconciling::Lists(round), owed)) = held.recon.take() else {
+            return;
+        };
+        out.coverage.add("RECON lists", 1);
+        let mut mine = held.spans(theirs.iter().map(|span| (span.lower, span.upper)));
+        mine.retain(|span| !theirs.contains(span));
+        if mine.is_empty() {
+            held.is_whole(group, &owed, out);
+        } else if round < LISTS_MAX {
+            held.recon = Some((Reconciling::Lists(round + 1), owed));
+            self.ask_by_list(group, mine, out);
+        } else {
+            // It may hold what the relay was told to drop, and a list does not say which.
+            self.ask_by_payload(group, owed, out);
         }
     }
 
