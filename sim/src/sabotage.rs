@@ -5,6 +5,7 @@ mod store;
 
 mod audio_in_line;
 mod both_numbers;
+mod deaf_ear;
 mod deaf_to_eviction;
 mod dropped_push;
 mod drowsy;
@@ -108,6 +109,8 @@ pub const ALL: &[(&str, Hire)] = &[
     }),
     // One that lets a removed device listen to its calls.
     ("revoked-ear", || Box::<revoked_ear::RevokedEar>::default()),
+    // One that forgets that somebody is in a call.
+    ("deaf-ear", || Box::<deaf_ear::DeafEar>::default()),
     // One that queues audio with everything else.
     ("audio-in-line", || Box::<audio_in_line::AudioInLine>::default()),
     // One that keeps every frame of a stream, however old.

@@ -10,13 +10,15 @@ mod clock;
 mod net;
 mod outside;
 mod people;
+mod told;
 mod view;
 
 pub use agenda::Happening;
 pub use clock::EPOCH_MS;
 pub(crate) use net::is_media;
 pub use net::{Line, messages};
-pub use outside::{Outside, tag_of};
+pub use outside::Outside;
+pub use told::tag_of;
 
 use crate::client::{Client, State};
 use crate::coverage::Coverage;
@@ -473,7 +475,7 @@ impl World {
             match output {
                 Output::Message(message) => {
                     self.out
-                        .note_line(b'<', line, |text| text.push_str(&outside::describe(&message)));
+                        .note_line(b'<', line, |text| text.push_str(&told::describe(&message)));
                     self.out.trace_bytes(&message);
                     if self.clients[client].session.line == Some(line) {
                         self.clients[client].receive(&message, &mut self.out);

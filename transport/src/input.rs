@@ -46,8 +46,9 @@ pub(crate) const IDLE_TURN: Duration = Duration::from_micros(250);
 /// A twentieth of the shard is theirs: sixty connections still have some hundred thousand pings answered a second.
 pub(crate) const IDLE_REST: u32 = 19;
 /// What is read and dropped of a connection that is being ended, so that its peer reads why: before the upgrade, and
-/// after. Who sends more isn't reading.
-const DROPPED_BYTES_MAX: (usize, usize) = (64 << 10, 2 << 20);
+/// after. Who sends more isn't reading: before the upgrade that is a head twice as long as one may be, and each KiB that is
+/// read of those is the others' time.
+const DROPPED_BYTES_MAX: (usize, usize) = (16 << 10, 2 << 20);
 
 /// What one connection has had of this turn.
 #[derive(Clone, Copy, Default)]

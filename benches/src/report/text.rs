@@ -18,7 +18,7 @@ const fn column(figure: &'static str, title: &'static str, digits: usize) -> Col
     }
 }
 
-const COLUMNS: [Column; 21] = [
+const COLUMNS: [Column; 23] = [
     column("rate_per_s", "per s", 0),
     column("cpu_ms_per_1000", "CPU ms per 1000", 2),
     column("p50_ms", "p50 ms", 3),
@@ -40,6 +40,8 @@ const COLUMNS: [Column; 21] = [
     column("kib_per_connection", "KiB per connection", 2),
     column("p99_ratio", "p99 / idle", 2),
     column("times_idle", "p99 / idle", 2),
+    column("sink_times_idle", "beside a raw sink", 2),
+    column("times_sink", "p99 / that", 2),
 ];
 
 /// The columns of these rows: those any of them has a figure for.

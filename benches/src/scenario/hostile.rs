@@ -9,9 +9,15 @@
 //! | --- | --- |
 //! | [`attack`] | what each attack does |
 //! | [`crowd`] | its sockets |
+//! | [`sink`] | what they meet when no relay is attacked |
+//!
+//! What is before the upgrade is mostly the system's work, and the attackers' beside the relay on one machine. So the same
+//! attack is made on a raw sink as well, while the client works with the relay as before: `sink_times_idle` is what the
+//! machine costs the client then, `times_sink` what is left to the relay.
 
 pub(crate) mod attack;
 mod crowd;
+mod sink;
 
 use super::writer::Writer;
 use super::{Bench, DRAIN_TIMEOUT, row, turn_until};
@@ -25,6 +31,7 @@ use crate::peer::Peer;
 use attack::{Attack, Scene};
 use crowd::Crowd;
 use drover_wire::id::GroupId;
+use sink::Sink;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -74,33 +81,71 @@ fn measure(args: &BenchArgs, attack: Attack) -> Result<Row, Error> {
     client.work(RAMP)?;
     for _ in 0..args.runs.max(1) {
         let (idle, _) = window(&bench, &mut client, length)?;
-        let assault = Assault::begin(scene.clone(), bench.target.clone());
-        client.work(RAMP)?;
-        let (bytes, opened) = assault.counts();
-        let (mut run, attacked) = window(&bench, &mut client, length)?;
-        let (bytes, opened) = {
-            let (after, opened_after) = assault.counts();
-            (after - bytes, opened_after - opened)
-        };
-        assault.end()?;
-        thread::sleep(CALM);
-        let seconds = attacked.as_secs_f64();
+        let Beside {
+            mut run,
+            mb_per_s,
+            opens_per_s,
+        } = beside(&bench, &mut client, &scene, &bench.target, length)?;
         let cores = |run: &Run| {
             run.server
                 .map_or(0.0, |time| time.ran_ns as f64 / run.elapsed_ns as f64)
         };
         let (p99, idle_p99) = (run.latency_ms(0.99), idle.latency_ms(0.99));
-        let times = p99.zip(idle_p99).map_or(f64::NAN, |(p99, idle)| p99 / idle);
+        let ratio = |p99: Option<f64>, to: Option<f64>| p99.zip(to).map_or(f64::NAN, |(p99, to)| p99 / to);
         run.extra = vec![
             ("idle_p99_ms", idle_p99.unwrap_or(f64::NAN)),
-            ("times_idle", times),
+            ("times_idle", ratio(p99, idle_p99)),
             ("attack_cores", cores(&run) - cores(&idle)),
-            ("attack_mb_per_s", bytes as f64 / 1e6 / seconds),
-            ("attack_opens_per_s", opened as f64 / seconds),
+            ("attack_mb_per_s", mb_per_s),
+            ("attack_opens_per_s", opens_per_s),
         ];
+        if attack.is_before_upgrade() {
+            let sink = Sink::begin()?;
+            let beside = beside(&bench, &mut client, &scene, &sink.target, length)?;
+            sink.end()?;
+            let sink_p99 = beside.run.latency_ms(0.99);
+            run.extra.extend([
+                ("sink_p99_ms", sink_p99.unwrap_or(f64::NAN)),
+                ("sink_times_idle", ratio(sink_p99, idle_p99)),
+                ("times_sink", ratio(p99, sink_p99)),
+                ("sink_mb_per_s", beside.mb_per_s),
+                ("sink_opens_per_s", beside.opens_per_s),
+            ]);
+        }
         runs.push(run);
     }
     Ok(row(attack.row(), attack.what(), runs))
+}
+
+/// What was measured beside an attack.
+struct Beside {
+    run: Run,
+    /// What the attackers' sockets took, and how often one was opened.
+    mb_per_s: f64,
+    opens_per_s: f64,
+}
+
+/// The client's window while `target` is attacked.
+fn beside(
+    bench: &Bench,
+    client: &mut Client,
+    scene: &Scene,
+    target: &Target,
+    length: Duration,
+) -> Result<Beside, Error> {
+    let assault = Assault::begin(scene.clone(), target.clone());
+    client.work(RAMP)?;
+    let (bytes, opened) = assault.counts();
+    let (run, attacked) = window(bench, client, length)?;
+    let (bytes_after, opened_after) = assault.counts();
+    assault.end()?;
+    thread::sleep(CALM);
+    let seconds = attacked.as_secs_f64();
+    Ok(Beside {
+        run,
+        mb_per_s: (bytes_after - bytes) as f64 / 1e6 / seconds,
+        opens_per_s: (opened_after - opened) as f64 / seconds,
+    })
 }
 
 /// The client works for this long, and the relay's CPU time is charged.

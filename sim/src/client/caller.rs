@@ -1,5 +1,6 @@
 //! Calls: offers and answers, declines and byes, and talks meanwhile, in calls it is in and in others. What becomes of
-//! each frame the model knows.
+//! each frame the model knows. In the end it joins the call of its group and says a last word in each it is in, so that
+//! every call is found as the model has it.
 
 use super::{Kind, Session};
 use crate::model::stream;
@@ -14,6 +15,8 @@ const IDS: u8 = 4;
 #[derive(Default)]
 pub struct Caller {
     said: u64,
+    /// It has yet to say its last word.
+    is_last: bool,
 }
 
 /// What it says in one go.
@@ -80,11 +83,22 @@ impl Caller {
 
 impl Kind for Caller {
     fn act(&mut self, me: &mut Session, out: &mut Outside) {
+        let is_last = std::mem::take(&mut self.is_last);
         let Some(line) = me.line.filter(|_| !me.proved.is_empty() && me.may_say()) else {
             return;
         };
         let mut words = Vec::new();
-        for _ in 0..out.dice.between(1, 3) {
+        if is_last && let Some(group) = me.proved.first() {
+            let call_id = CallId([group.0[0] % IDS; 16]);
+            words.push(Word::Call(call_id, *group, 1, 8));
+            for call_id in out.model.calls.of(line).into_iter().chain([call_id]) {
+                self.said += 1;
+                words.push(Word::Media(call_id, stream(line, 0), self.said, 8));
+            }
+            out.coverage.add("last words in calls", 1);
+        }
+        let more = if is_last { 0 } else { out.dice.between(1, 3) };
+        for _ in 0..more {
             let calls = out.model.calls.of(line).len();
             if out.dice.chance(if calls == 0 { 0.9 } else { 0.2 }) {
                 words.extend(self.call(me, out));
@@ -120,5 +134,13 @@ impl Kind for Caller {
             })
             .collect();
         me.talk(&frames, out);
+    }
+
+    fn is_busy(&self) -> bool {
+        self.is_last
+    }
+
+    fn heal(&mut self) {
+        self.is_last = true;
     }
 }

@@ -139,8 +139,7 @@ impl Wakes {
         workspace: usize,
         handle: &[u8; 16],
         category: Category,
-        now_us: u64,
-        now: Now,
+        (now_us, now): (u64, Now),
         is_sure: bool,
     ) -> Result<PublicKey, Violation> {
         let (is_call, wall_ms) = (category == Category::Call, now.wall_ms);

@@ -6,13 +6,12 @@ use super::net::{Input, Line, Net, Phase};
 use crate::codes;
 use crate::coverage::Coverage;
 use crate::dice::Dice;
-use crate::model::{Counts, Model, Row, envelopes, handshakes};
-use crate::plan::{Fault, Feature, Plan};
+use crate::model::Model;
+use crate::plan::{Fault, Plan};
 use crate::sabotage::Saboteur;
 use crate::store::{SimStore, Verdict};
 use crate::trace::Trace;
 use bytes::Bytes;
-use drover_client::Identity;
 use drover_engine::bootstrap::Banner;
 use drover_engine::effects::{StoreRequest, Stores};
 use drover_engine::event::{StoreAnswer, Ticket};
@@ -22,12 +21,7 @@ use drover_engine::wake::Category;
 use drover_engine::{Directory, Now};
 use drover_storage::StoreError;
 use drover_storage::log::StreamKind;
-use drover_wire::access::AccessState;
-use drover_wire::envelope::Envelope;
-use drover_wire::frame::{Frame, Keys, Wake};
-use drover_wire::id::{GroupId, Hash, PublicKey, Token};
-use drover_wire::map::{self, MapFrame};
-use drover_wire::wrap::Wrap;
+use drover_wire::id::{GroupId, PublicKey, Token};
 use ed25519_dalek::SigningKey;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write;
@@ -93,7 +87,7 @@ pub struct Outside {
     pub(super) keys: Vec<SigningKey>,
     healed: bool,
     /// By shard and ticket: the workspaces of what is on its way to the log.
-    appends: BTreeMap<(usize, u64), BTreeSet<(usize, Category)>>,
+    pub(super) appends: BTreeMap<(usize, u64), BTreeSet<(usize, Category)>>,
 }
 
 impl Outside {
@@ -448,7 +442,7 @@ impl Outside {
     /// A client writes a message.
     pub(crate) fn say(&mut self, line: Line, message: Bytes) {
         let latency = self.latency_us();
-        self.note_line(b'>', line, |text| text.push_str(&describe(&message)));
+        self.note_line(b'>', line, |text| text.push_str(&super::told::describe(&message)));
         self.trace_bytes(&message);
         self.net
             .write(line, Input::Message(message), latency, &mut self.agenda);
@@ -527,184 +521,6 @@ impl Outside {
         self.keys.get(at).cloned()
     }
 
-    // ---- what the model is told
-
-    /// The engine is about to be handed this message.
-    pub(super) fn taken(&mut self, workspace: usize, identity: &Identity, line: Line, message: &[u8]) {
-        self.note_line(b'r', line, |text| {
-            text.push_str("is read: ");
-            text.push_str(&describe(message));
-        });
-        if let Some(saboteur) = &mut self.saboteur {
-            saboteur.reads(line, message);
-        }
-        let device = identity.public();
-        if map::is_map(message) {
-            return self.taken_map(workspace, &device, line, message);
-        }
-        match Frame::decode(message) {
-            Ok(Frame::Send { envelope }) => {
-                if let Ok(envelope) = Envelope::decode(envelope) {
-                    let stream = envelopes(envelope.group);
-                    self.model.taken(workspace, &device, stream, envelope.hash);
-                }
-            }
-            Ok(Frame::Handshake { group, message, .. }) => {
-                let id = Hash::of(&[&group.0, message]);
-                self.model.taken(workspace, &device, handshakes(group), id);
-            }
-            Ok(Frame::Drop { payload }) => {
-                if let Ok(request) = drover_wire::drop::Request::decode(payload) {
-                    self.model.drops(&request);
-                }
-            }
-            Ok(Frame::Join { body }) => self.model.joins(workspace, &device, body),
-            Ok(Frame::Connect { version, .. }) => self.model.calls.greeted(line, workspace, version.min(4)),
-            Ok(Frame::Sub { group, .. }) => self.model.calls.subscribes(line, group),
-            Ok(Frame::Keys(Keys::Publish { packages })) => {
-                let shelf = (workspace, device);
-                self.model.shelves.publishes(line, shelf, packages.iter());
-            }
-            Ok(Frame::Keys(Keys::Fetch { device, count })) => {
-                self.model.shelves.fetches(line, (workspace, device), count);
-            }
-            Ok(Frame::Wrap { body }) => {
-                if let Ok(wrap) = Wrap::decode(body) {
-                    self.model.wraps.stores(line, wrap.tag, wrap.group, wrap.epoch);
-                }
-            }
-            Ok(Frame::Wake(Wake::Register {
-                handle,
-                categories,
-                expires_at_ms: expires_ms,
-            })) => {
-                let row = Row {
-                    handle,
-                    categories,
-                    expires_ms,
-                };
-                self.model.wakes.asks(workspace, &device, Some(row));
-            }
-            Ok(Frame::Wake(Wake::Clear)) => self.model.wakes.asks(workspace, &device, None),
-            _ => {}
-        }
-    }
-
-    fn taken_map(&mut self, workspace: usize, device: &PublicKey, line: Line, message: &[u8]) {
-        match MapFrame::decode(message) {
-            Ok(MapFrame::Send(envelope)) => {
-                let stream = envelopes(envelope.group);
-                self.model.taken(workspace, device, stream, envelope.hash);
-            }
-            Ok(MapFrame::Connect { version, .. }) => {
-                self.model.calls.greeted(line, workspace, version.min(4));
-            }
-            Ok(MapFrame::Sub { groups, .. }) => {
-                for group in groups.iter() {
-                    self.model.calls.subscribes(line, GroupId(*group));
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// A service's answer leaves.
-    pub(super) fn service_answers(&mut self, line: Line, message: &[u8]) {
-        let (workspace, device) = self.who[self.net.conns[line].client];
-        let judged = match Frame::decode(message) {
-            Ok(Frame::Keys(Keys::Published { remaining })) => self.model.shelves.published(line, remaining),
-            Ok(Frame::Keys(Keys::Bundles { packages })) => self.model.shelves.hands(line, packages.iter()),
-            Ok(Frame::Keys(Keys::None)) => self.model.shelves.hands(line, std::iter::empty()),
-            Ok(Frame::Wrap { body }) => self.model.wraps.stored(line, body),
-            Ok(Frame::Wake(Wake::Registered { .. } | Wake::Cleared)) => {
-                self.model.wakes.done(workspace, &device);
-                Ok(())
-            }
-            _ => Ok(()),
-        };
-        self.model.judge(judged);
-    }
-
-    /// A shard is about to be handed an answer of the store.
-    pub(super) fn answered(&mut self, shard: usize, ticket: Ticket, answer: &StoreAnswer) {
-        let appended = self.appends.remove(&(shard, ticket.0));
-        if !matches!(answer, StoreAnswer::Append(Ok(()))) || !self.plan.has(Feature::Wakes) {
-            return;
-        }
-        let now = self.now();
-        for (workspace, category) in appended.into_iter().flatten() {
-            let access = &self.model.access[workspace];
-            self.model.wakes.stored(shard, workspace, category, now, access);
-        }
-    }
-
-    /// The relay has ended a connection.
-    pub(super) fn ended(&mut self, line: Line) {
-        let (workspace, device) = self.who[self.net.conns[line].client];
-        self.model.calls.gone(line);
-        self.model.wakes.goes(workspace, &device, line);
-    }
-
-    /// Sessions the relay counts.
-    pub(super) fn sessions(&self) -> u64 {
-        self.metrics.iter().map(|metrics| metrics.ready.get()).sum()
-    }
-
-    /// What the relay counts of calls.
-    fn counts(&self, shard: usize) -> Counts {
-        let metrics = &self.metrics[shard];
-        Counts {
-            frames: metrics.frames_in[23].get() + metrics.frames_in[24].get(),
-            errors: metrics.errors_sent.each_ref().map(|counter| counter.get()),
-            denied: metrics.media_denied.get(),
-            shed: metrics.live_shed.get(),
-            open: self
-                .directory
-                .as_ref()
-                .map_or(0, |directory| directory.calls().open()),
-        }
-    }
-
-    /// A shard is about to be handed this message. Returns whether it is one of a call.
-    pub(super) fn call_begins(&mut self, shard: usize, line: Line, now: Now, message: &[u8]) -> bool {
-        let is_call = matches!(tag_of(message), 23 | 24);
-        if is_call {
-            let (sessions, counts) = (self.sessions(), self.counts(shard));
-            self.model.calls.counts(sessions);
-            self.model
-                .calls
-                .begins(line, now.mono_ms, now.wall_ms, message, counts);
-        }
-        is_call
-    }
-
-    /// It has handled that message of a call.
-    pub(super) fn call_ends(&mut self, shard: usize) {
-        let (sessions, counts) = (self.sessions(), self.counts(shard));
-        self.model.calls.counts(sessions);
-        let offered = self.model.calls.ends(counts, &self.groups);
-        if let Some((workspace, wall_ms)) = offered.filter(|_| self.plan.has(Feature::Wakes)) {
-            let access = &self.model.access[workspace];
-            self.model.wakes.rings(shard, workspace, wall_ms, access);
-        }
-    }
-
-    /// An ACCESS frame leaves: it says what the head is.
-    pub(super) fn access_leaves(&mut self, workspace: usize, message: &[u8]) {
-        let Ok(Frame::Access { body }) = Frame::decode(message) else {
-            return;
-        };
-        let told = match Hash::from_slice(body) {
-            Some(digest) => Some(digest),
-            None => AccessState::decode(body)
-                .ok()
-                .and_then(|state| Some(state.head?.1)),
-        };
-        if let Some(Err(what)) = told.map(|digest| self.model.access[workspace].accepted(digest)) {
-            self.model.fail("one chain of access sets", || what);
-        }
-    }
-
     // ---- the operator
 
     /// The operator makes a workspace exist, and asks again while it can't be told whether it does.
@@ -732,72 +548,5 @@ impl Outside {
             let (shard, message) = ShardMessage::operator(codes::realm(workspace), operator, shards);
             self.post(shard, Letter::Posted(message));
         }
-    }
-}
-
-/// The tag of a frame in the array form.
-///
-/// Of a map, the tag of its counterpart.
-pub fn tag_of(message: &[u8]) -> u8 {
-    if map::is_map(message) {
-        return match message.get(2) {
-            Some(1) => 2,
-            Some(2) => 3,
-            Some(3) => 7,
-            Some(4) => 9,
-            Some(5) => 10,
-            Some(8) => 15,
-            _ => 0,
-        };
-    }
-    match message.get(1) {
-        Some(0x18) => message.get(2).copied().unwrap_or_default(),
-        Some(tag) => *tag,
-        None => 0,
-    }
-}
-
-/// A frame in a few words.
-pub(super) fn describe(message: &[u8]) -> String {
-    if map::is_map(message) {
-        return match MapFrame::decode(message) {
-            Ok(MapFrame::Send(e)) => format!("SEND (map) {:?} {:?}, {} bytes", e.group, e.hash, e.ct.len()),
-            Ok(MapFrame::Push(e)) => format!("PUSH (map) {:?} {} {:?}", e.group, e.seq, e.hash),
-            Ok(MapFrame::Error { code, .. }) => format!("ERROR (map) {code:?}"),
-            Ok(_) => format!("tag {} as a map, {} bytes", tag_of(message), message.len()),
-            Err(_) => format!("{} bytes that don't decode", message.len()),
-        };
-    }
-    match Frame::decode(message) {
-        Ok(Frame::Send { envelope }) => match Envelope::decode(envelope) {
-            Ok(e) => format!("SEND {:?} {:?}, {} bytes", e.group, e.hash, e.ct.len()),
-            Err(_) => "SEND".to_owned(),
-        },
-        Ok(Frame::Push { envelope }) => match Envelope::decode(envelope) {
-            Ok(e) => format!("PUSH {:?} {} {:?}", e.group, e.seq, e.hash),
-            Err(_) => "PUSH".to_owned(),
-        },
-        Ok(Frame::SendAck { hash, seq }) => format!("SEND_ACK {hash:?} {seq}"),
-        Ok(Frame::Sub { group, from_seq }) => format!("SUB {group:?} from {from_seq}"),
-        Ok(Frame::SubAck { group, head_seq }) => format!("SUB_ACK {group:?} head {head_seq}"),
-        Ok(Frame::Handshake { group, seq, message }) => {
-            format!("HANDSHAKE {group:?} {seq} {:?}", Hash::of(&[&group.0, message]))
-        }
-        Ok(Frame::Recon { group, payload }) => format!("RECON {group:?}, {} bytes", payload.len()),
-        Ok(Frame::Error {
-            code, retry_after_s, ..
-        }) => format!("ERROR {code:?} after {retry_after_s} s"),
-        Ok(Frame::Access { body }) => format!("ACCESS, {} bytes", body.len()),
-        Ok(Frame::Call {
-            call_id, group, kind, ..
-        }) => format!("CALL {call_id:?} {group:?} kind {kind}"),
-        Ok(Frame::Media {
-            call_id,
-            stream,
-            seq,
-            ct,
-        }) => format!("MEDIA {call_id:?} {stream:?} {seq}, {} bytes", ct.len()),
-        Ok(frame) => frame.name().to_owned(),
-        Err(_) => format!("{} bytes that don't decode", message.len()),
     }
 }

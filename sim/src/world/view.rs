@@ -1,7 +1,8 @@
 //! What one shard sees of the world: the effects, each with what the saboteur makes of it and what the model is told.
 
 use super::net::{Phase, messages};
-use super::outside::{Letter, Outside, tag_of};
+use super::outside::{Letter, Outside};
+use super::told::tag_of;
 use super::{Happening, Line};
 use crate::codes;
 use crate::sabotage::Way;
@@ -82,7 +83,7 @@ impl Outside {
             }
             self.note_line(b'q', line, |text| {
                 text.push_str("is queued ");
-                text.push_str(&super::outside::describe(message));
+                text.push_str(&super::told::describe(message));
             });
         }
         true
@@ -108,7 +109,7 @@ impl Outside {
         self.model.calls.queues(line, mono_ms, message, Some(shed));
         self.net.mark_dirty(line);
         self.note_line(b'~', line, |text| {
-            let what = messages(message).next().map(super::outside::describe);
+            let what = messages(message).next().map(super::told::describe);
             text.push_str("is queued ");
             text.push_str(&what.unwrap_or_default());
             if shed > 0 {
@@ -272,11 +273,11 @@ impl Effects for View<'_> {
             let of = (0..self.out.plan.workspaces).find(|n| codes::realm(*n) == wake.realm);
             let (handle, category) = (wake.handle.0, wake.category);
             let workspace = of.unwrap_or(usize::MAX);
-            let woken = self
-                .out
-                .model
-                .wakes
-                .woken(self.me, workspace, &handle, category, now_us, now, is_sure);
+            let woken =
+                self.out
+                    .model
+                    .wakes
+                    .woken(self.me, workspace, &handle, category, (now_us, now), is_sure);
             self.out.coverage.add("wakes", 1);
             self.out.note(b"z", |line| {
                 line.push_str(&format!("a device of {workspace} is woken: {category:?}"));

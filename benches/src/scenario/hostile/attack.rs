@@ -97,6 +97,14 @@ impl Attack {
         format!("SEND beside {doing}")
     }
 
+    /// Whether it needs no relay: its sockets are refused before their upgrade, or never ask for it.
+    pub(super) fn is_before_upgrade(self) -> bool {
+        matches!(
+            self,
+            Self::SlowUpgrades | Self::EndlessHeaders | Self::HalfOpen | Self::SourceShare
+        )
+    }
+
     /// Whether the group's log is to be long.
     pub(super) fn needs_log(self) -> bool {
         matches!(self, Self::DeafSubscribers | Self::Recon | Self::ReconLists)
