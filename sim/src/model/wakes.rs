@@ -86,9 +86,11 @@ impl Wakes {
         self.of(workspace, device).awake.remove(&line);
     }
 
-    /// The process dies: nobody is connected, and what it was asked for may have been done or not.
+    /// The process dies: nobody is connected, and what it was asked for may have been done or not. The next one has a
+    /// monotonic clock of its own, and nothing waits in its queue.
     pub fn restarts(&mut self) {
         self.owed.clear();
+        self.queued_ms.clear();
         for sleeper in self.sleepers.values_mut() {
             sleeper.awake.clear();
             sleeper.asked = None;
