@@ -9,6 +9,7 @@ mod deaf_ear;
 mod deaf_to_eviction;
 mod dropped_push;
 mod drowsy;
+mod lingering_call;
 mod list_with_a_hole;
 mod lost_notice;
 mod miscounted;
@@ -16,6 +17,7 @@ mod newest_first;
 mod nothing_shed;
 mod overtaking;
 mod revoked_ear;
+mod seat_kept;
 mod second_hand;
 mod skipped_item;
 mod sound_sleep;
@@ -43,6 +45,16 @@ pub trait Saboteur {
 
     /// The engine is handed a message.
     fn reads(&mut self, _line: Line, _message: &[u8]) {}
+
+    /// The engine is handed a message; what it is handed instead.
+    fn hands(&mut self, _line: Line, message: Bytes) -> Bytes {
+        message
+    }
+
+    /// A connection is gone; whether the engine is told.
+    fn tells_of_end(&mut self, _line: Line) -> bool {
+        true
+    }
 
     /// The engine queues messages for a connection; what is queued instead, and where. Whether the engine is told that
     /// they fit follows from those that go where it wanted.
@@ -111,6 +123,12 @@ pub const ALL: &[(&str, Hire)] = &[
     ("revoked-ear", || Box::<revoked_ear::RevokedEar>::default()),
     // One that forgets that somebody is in a call.
     ("deaf-ear", || Box::<deaf_ear::DeafEar>::default()),
+    // One in which the last one's bye ends no call.
+    ("lingering-call", || {
+        Box::<lingering_call::LingeringCall>::default()
+    }),
+    // One that keeps the sessions, and seats, of connections that are gone.
+    ("seat-kept", || Box::<seat_kept::SeatKept>::default()),
     // One that queues audio with everything else.
     ("audio-in-line", || Box::<audio_in_line::AudioInLine>::default()),
     // One that keeps every frame of a stream, however old.

@@ -64,6 +64,10 @@ enum Stage {
     Nudged,
     /// Everybody reconciles.
     Reconciling,
+    /// Everybody may leave its calls.
+    Parting,
+    /// Everybody says a word in every call there may be.
+    RollCall,
     /// All is compared.
     Over,
 }
@@ -192,8 +196,8 @@ impl World {
         self.clients.iter().all(|client| {
             client.rests
                 && (!self.may_read(client)
-                    || self.is_connected(client) && (stage != Stage::Reconciling || whole(client)))
-        })
+                    || self.is_connected(client) && (stage < Stage::Reconciling || whole(client)))
+        }) && (stage < Stage::Parting || self.out.net.is_settled())
     }
 
     /// Whether the newest set lists it.
@@ -257,7 +261,16 @@ impl World {
                 }
                 Stage::Reconciling
             }
-            Stage::Reconciling | Stage::Over => {
+            Stage::Reconciling => {
+                self.clients.iter_mut().for_each(Client::part);
+                Stage::Parting
+            }
+            Stage::Parting => {
+                self.clients.iter_mut().for_each(Client::answer_the_roll);
+                Stage::RollCall
+            }
+            Stage::RollCall | Stage::Over => {
+                self.out.calls_settle();
                 self.out.model.settle();
                 for client in &self.clients {
                     if self.may_read(client) {
@@ -593,6 +606,10 @@ impl World {
                         .taken(session.workspace, &session.identity, line, &message);
                     let now = self.out.now();
                     let is_call = self.out.call_begins(shard, line, now, &message);
+                    let message = match &mut self.out.saboteur {
+                        Some(saboteur) => saboteur.hands(line, message),
+                        None => message,
+                    };
                     let mut view = View::new(shard, &mut self.out);
                     if self.shards[shard].message(now, id, message, &mut view) == Flow::Pause {
                         self.out.net.conns[line].paused = true;
@@ -621,8 +638,11 @@ impl World {
             if let Some(line) = self.out.net.closed.pop_front() {
                 let (shard, conn) = (self.out.net.conns[line].shard, self.out.net.conns[line].id);
                 let now = self.out.now();
-                let mut view = View::new(shard, &mut self.out);
-                self.shards[shard].handle(now, Event::Closed { conn }, &mut view);
+                let saboteur = self.out.saboteur.as_mut();
+                if saboteur.is_none_or(|saboteur| saboteur.tells_of_end(line)) {
+                    let mut view = View::new(shard, &mut self.out);
+                    self.shards[shard].handle(now, Event::Closed { conn }, &mut view);
+                }
                 self.out.net.forget(line);
                 self.out.ended(line);
             } else if let Some(line) = self.out.net.moving.pop_front() {

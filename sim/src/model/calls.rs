@@ -194,6 +194,24 @@ impl Calls {
         self.talkers.entry(line).or_default().listens.insert(group);
     }
 
+    /// The end, when no connection is on its way out: so many calls are open. Who is in each was heard when the roll
+    /// was called.
+    pub(crate) fn settle(&mut self, open: usize) {
+        let (present, counted) = (self.present.len(), self.counted);
+        if !self.is_sure() {
+            self.fail("who is gone is in no session", || {
+                format!("{counted} sessions are counted, {present} connections are there")
+            });
+        }
+        let known = self.calls.len();
+        if open != known {
+            self.fail("a call is there while somebody is in it", || {
+                format!("{open} are open in the end, and should be {known}")
+            });
+        }
+        self.count("calls open in the end", known);
+    }
+
     // ---- one frame
 
     /// The relay is about to handle this CALL or MEDIA.
@@ -556,6 +574,11 @@ impl Calls {
                 format!("line {line} hears {call_id:?} {stream:?} {seq} after {before}")
             });
         }
+    }
+
+    /// The group of a call.
+    pub fn group(&self, call_id: CallId) -> Option<GroupId> {
+        self.calls.get(&call_id).map(|call| call.group)
     }
 
     /// Calls this connection is in, for one who wants to know whether the relay agrees.

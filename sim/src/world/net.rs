@@ -322,6 +322,15 @@ impl Net {
         outputs
     }
 
+    /// Whether both ends of every connection agree whether there is one.
+    pub(super) fn is_settled(&self) -> bool {
+        let agree = |conn: &Conn| match conn.held {
+            true => conn.is_open(),
+            false => matches!(conn.phase, Phase::Gone),
+        };
+        self.closed.is_empty() && self.conns.iter().all(agree)
+    }
+
     /// Bytes that wait in the socket.
     pub(super) fn unread(&self, line: Line) -> usize {
         self.conns[line].socket.len()

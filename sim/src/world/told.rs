@@ -144,10 +144,7 @@ impl Outside {
             errors: metrics.errors_sent.each_ref().map(|counter| counter.get()),
             denied: metrics.media_denied.get(),
             shed: metrics.live_shed.get(),
-            open: self
-                .directory
-                .as_ref()
-                .map_or(0, |directory| directory.calls().open()),
+            open: self.open_calls(),
         }
     }
 
@@ -173,6 +170,21 @@ impl Outside {
             let access = &self.model.access[workspace];
             self.model.wakes.rings(shard, workspace, wall_ms, access);
         }
+    }
+
+    /// The end: what the relay counts of sessions and calls.
+    pub(super) fn calls_settle(&mut self) {
+        let (sessions, open) = (self.sessions(), self.open_calls());
+        self.model.calls.counts(sessions);
+        self.model.calls.settle(open);
+        if let Some(broken) = self.model.calls.broken() {
+            self.model.judge(Err(broken));
+        }
+    }
+
+    fn open_calls(&self) -> usize {
+        let directory = self.directory.as_ref();
+        directory.map_or(0, |directory| directory.calls().open())
     }
 
     /// An ACCESS frame leaves: it says what the head is.
