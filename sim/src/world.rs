@@ -7,26 +7,30 @@
 
 mod agenda;
 mod clock;
+mod dial;
+mod disk;
+mod mail;
 mod net;
 mod outside;
 mod people;
 mod told;
 mod view;
+mod words;
 
 pub use agenda::Happening;
 pub use clock::EPOCH_MS;
 pub(crate) use net::is_media;
 pub use net::{Line, messages};
 pub use outside::Outside;
-pub use told::tag_of;
+pub use words::tag_of;
 
 use crate::client::{Client, State};
 use crate::coverage::Coverage;
 use crate::model::WINDOW_MS;
 use crate::plan::{Fault, Feature, Plan};
 use crate::sabotage::Saboteur;
+use crate::world::mail::Letter;
 use crate::world::net::{Input, Output, Phase};
-use crate::world::outside::Letter;
 use crate::world::view::View;
 use drover_engine::config::Push;
 use drover_engine::metrics::Metrics;
@@ -488,7 +492,7 @@ impl World {
             match output {
                 Output::Message(message) => {
                     self.out
-                        .note_line(b'<', line, |text| text.push_str(&told::describe(&message)));
+                        .note_line(b'<', line, |text| text.push_str(&words::describe(&message)));
                     self.out.trace_bytes(&message);
                     if self.clients[client].session.line == Some(line) {
                         self.clients[client].receive(&message, &mut self.out);

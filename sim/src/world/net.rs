@@ -2,7 +2,7 @@
 //! when the socket dies; what a client writes arrives as whole messages or not at all.
 
 use super::agenda::{Agenda, Happening};
-use super::told::tag_of;
+use super::words::tag_of;
 use crate::model::Calls;
 use bytes::{Buf, Bytes, BytesMut};
 use drover_engine::ConnId;
