@@ -116,6 +116,10 @@ const STORIES: &[(u64, &str)] = &[
         946,
         "a registration that ran out stays gone when the clock is put back",
     ),
+    (
+        5834,
+        "what is stored after its workspace was given up wakes when that is read again",
+    ),
     (1204, "a connection given up that does not read is not connected"),
 ];
 

@@ -43,6 +43,8 @@ pub struct Wakes {
     owed: BTreeMap<usize, BTreeSet<([u8; 16], bool)>>,
     /// When handles were woken by what was stored last, by the monotonic clock.
     queued_ms: BTreeMap<[u8; 16], u64>,
+    /// Workspaces whose state the relay may have to read again before it can wake anybody.
+    unread: BTreeSet<usize>,
 }
 
 /// For so long after one wake another is not needed for what is no call.
@@ -76,8 +78,15 @@ impl Wakes {
         }
     }
 
+    /// The relay does not know what became of a change of this workspace. Until somebody is admitted, and so the
+    /// workspace is in memory again, what is stored wakes at some later moment, or not at all if it can't be read.
+    pub fn is_uncertain(&mut self, workspace: usize) {
+        self.unread.insert(workspace);
+    }
+
     /// A connection of this device is admitted.
     pub fn wakes_up(&mut self, workspace: usize, device: &PublicKey, line: Line, now_us: u64) {
+        self.unread.remove(&workspace);
         self.of(workspace, device).awake.insert(line, now_us);
     }
 
@@ -91,6 +100,7 @@ impl Wakes {
     pub fn restarts(&mut self) {
         self.owed.clear();
         self.queued_ms.clear();
+        self.unread.clear();
         for sleeper in self.sleepers.values_mut() {
             sleeper.awake.clear();
             sleeper.asked = None;
@@ -115,6 +125,9 @@ impl Wakes {
 
     /// This shard learns that something of this category is stored: who has to be woken.
     pub fn stored(&mut self, shard: usize, workspace: usize, category: Category, now: Now, access: &Access) {
+        if self.unread.contains(&workspace) {
+            return;
+        }
         for ((of, device), sleeper) in &self.sleepers {
             if let Some(row) = sleeper.sure
                 && *of == workspace

@@ -3,6 +3,7 @@
 use super::agenda::Happening;
 use super::mail::Letter;
 use super::outside::Outside;
+use crate::codes;
 use crate::plan::Fault;
 use crate::store::Verdict;
 use drover_engine::effects::StoreRequest;
@@ -31,6 +32,11 @@ impl Outside {
             });
             let of = of.collect();
             self.appends.insert((shard, ticket.0), of);
+        }
+        if let StoreRequest::Commit(realm, _) | StoreRequest::Claim(realm, _) = &request {
+            let of = (0..self.plan.workspaces).find(|n| codes::realm(*n) == *realm);
+            self.commits
+                .extend(of.map(|workspace| ((shard, ticket.0), workspace)));
         }
         let mailbox = self.mail[shard].clone();
         self.stores[shard].submit(request, move |answer| {

@@ -8,6 +8,8 @@ use crate::plan::Feature;
 use drover_client::Identity;
 use drover_engine::Now;
 use drover_engine::event::{StoreAnswer, Ticket};
+use drover_storage::StoreError;
+use drover_storage::control::Outcome;
 use drover_wire::access::AccessState;
 use drover_wire::envelope::Envelope;
 use drover_wire::frame::{Frame, Keys, Wake};
@@ -114,12 +116,27 @@ impl Outside {
 
     /// A shard is about to be handed an answer of the store.
     pub(super) fn answered(&mut self, shard: usize, ticket: Ticket, answer: &StoreAnswer) {
-        let appended = self.appends.remove(&(shard, ticket.0));
-        if !matches!(answer, StoreAnswer::Append(Ok(()))) || !self.plan.has(Feature::Wakes) {
-            return;
+        let appended = self.appends.remove(&(shard, ticket.0)).unwrap_or_default();
+        let committed = self.commits.remove(&(shard, ticket.0));
+        match answer {
+            StoreAnswer::Append(Ok(())) if self.plan.has(Feature::Wakes) => {}
+            StoreAnswer::Append(Err(error)) if *error != StoreError::NotCommitted => {
+                for (workspace, _) in appended {
+                    self.model.wakes.is_uncertain(workspace);
+                }
+                return;
+            }
+            StoreAnswer::Commit(Ok(Outcome::Applied) | Err(StoreError::NotCommitted)) => return,
+            StoreAnswer::Commit(_) | StoreAnswer::Claim(Err(StoreError::Unknown)) => {
+                if let Some(workspace) = committed {
+                    self.model.wakes.is_uncertain(workspace);
+                }
+                return;
+            }
+            _ => return,
         }
         let now = self.now();
-        for (workspace, category) in appended.into_iter().flatten() {
+        for (workspace, category) in appended {
             let access = &self.model.access[workspace];
             self.model.wakes.stored(shard, workspace, category, now, access);
         }
