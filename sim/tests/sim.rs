@@ -120,6 +120,10 @@ const STORIES: &[(u64, &str)] = &[
         5834,
         "what is stored after its workspace was given up wakes when that is read again",
     ),
+    (
+        12095,
+        "the bye to a call whose last participant can't be seen to have gone is taken",
+    ),
     (1204, "a connection given up that does not read is not connected"),
 ];
 

@@ -27,6 +27,10 @@ const VERSION: u16 = 3;
 const BODY_MAX: usize = 4096;
 /// The longest audio of a MEDIA (10 §1).
 const CT_MAX: usize = 1500;
+/// What a CALL is refused with that is one too many, or finds no seat (10 §3, §4).
+const LIMITED: &[Code] = &[Code::RateLimited];
+/// What a CALL is refused with whose call is another group's (10 §3).
+const STRANGER: &[Code] = &[Code::WriterNotInAccessSet];
 /// CALLs of one connection in a minute (10 §4).
 const CALLS_PER_MINUTE: u32 = 120;
 
@@ -374,8 +378,8 @@ impl Calls {
         let agrees = match (&expected, refusal) {
             (Ok(()), None) => true,
             (Err(codes), Some(code)) => codes.contains(&code),
-            // Whoever seemed to be in the way has left.
-            (Err(codes), None) => !h.is_sure && frame.is_join() && *codes != [Code::MalformedHeader],
+            // Whoever seemed to be in the way has left, perhaps with the whole call.
+            (Err(codes), None) => !h.is_sure && (*codes == STRANGER || frame.is_join() && *codes == LIMITED),
             (Ok(()), Some(_)) => false,
         };
         if !agrees {
@@ -399,8 +403,6 @@ impl Calls {
         frame: &Ring,
         groups: &BTreeMap<GroupId, usize>,
     ) -> Result<(), &'static [Code]> {
-        const LIMITED: &[Code] = &[Code::RateLimited];
-        const STRANGER: &[Code] = &[Code::WriterNotInAccessSet];
         if !(1..=4).contains(&frame.kind) {
             return Err(&[Code::MalformedHeader]);
         }
