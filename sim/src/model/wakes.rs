@@ -28,8 +28,15 @@ struct Sleeper {
     sure: Option<Row>,
     /// Its connections that were admitted, with the moment.
     awake: BTreeMap<Line, u64>,
-    /// A change is under way: a row, or its end.
-    asked: Option<Option<Row>>,
+    /// Changes under way, by the connection that asked.
+    asked: BTreeMap<Line, Asked>,
+}
+
+struct Asked {
+    /// A row, or its end.
+    row: Option<Row>,
+    /// Nobody will be told: it is done before what is asked from now on, or not at all.
+    is_gone: bool,
 }
 
 /// See the module.
@@ -56,17 +63,19 @@ impl Wakes {
     }
 
     /// The relay is handed a registration, or the wish to end it.
-    pub fn asks(&mut self, workspace: usize, device: &PublicKey, row: Option<Row>) {
+    pub fn asks(&mut self, workspace: usize, device: &PublicKey, line: Line, row: Option<Row>) {
         let sleeper = self.of(workspace, device);
         sleeper.may.extend(row);
-        (sleeper.sure, sleeper.asked) = (None, Some(row));
+        sleeper.sure = None;
+        sleeper.asked.retain(|_, asked| !asked.is_gone);
+        sleeper.asked.insert(line, Asked { row, is_gone: false });
     }
 
-    /// That was done.
-    pub fn done(&mut self, workspace: usize, device: &PublicKey) {
+    /// What this connection asked for was done; which of several is done last nobody can say.
+    pub fn done(&mut self, workspace: usize, device: &PublicKey, line: Line) {
         let sleeper = self.of(workspace, device);
-        if let Some(row) = sleeper.asked.take() {
-            sleeper.sure = row;
+        if let Some(asked) = sleeper.asked.remove(&line) {
+            sleeper.sure = asked.row.filter(|_| sleeper.asked.is_empty());
         }
     }
 
@@ -92,7 +101,11 @@ impl Wakes {
 
     /// It has ended.
     pub fn goes(&mut self, workspace: usize, device: &PublicKey, line: Line) {
-        self.of(workspace, device).awake.remove(&line);
+        let sleeper = self.of(workspace, device);
+        sleeper.awake.remove(&line);
+        if let Some(asked) = sleeper.asked.get_mut(&line) {
+            asked.is_gone = true;
+        }
     }
 
     /// The process dies: nobody is connected, and what it was asked for may have been done or not. The next one has a
@@ -103,7 +116,7 @@ impl Wakes {
         self.unread.clear();
         for sleeper in self.sleepers.values_mut() {
             sleeper.awake.clear();
-            sleeper.asked = None;
+            sleeper.asked.clear();
         }
     }
 
@@ -205,7 +218,13 @@ impl Wakes {
                     true => "a call wakes who sleeps",
                     false => "what is stored wakes who sleeps",
                 };
-                let what = format!("{} devices were not woken", owed.len());
+                let is_owed = |row: &Row| owed.iter().any(|(handle, _)| *handle == row.handle);
+                let of = self
+                    .sleepers
+                    .iter()
+                    .filter(|(_, s)| s.sure.as_ref().is_some_and(is_owed));
+                let of: Vec<_> = of.map(|(name, sleeper)| (name, sleeper.sure)).collect();
+                let what = format!("not woken: {of:?}");
                 Err(Violation { rule, what })
             }
         }

@@ -72,9 +72,9 @@ impl Outside {
                     categories,
                     expires_ms,
                 };
-                self.model.wakes.asks(workspace, &device, Some(row));
+                self.model.wakes.asks(workspace, &device, line, Some(row));
             }
-            Ok(Frame::Wake(Wake::Clear)) => self.model.wakes.asks(workspace, &device, None),
+            Ok(Frame::Wake(Wake::Clear)) => self.model.wakes.asks(workspace, &device, line, None),
             _ => {}
         }
     }
@@ -106,7 +106,7 @@ impl Outside {
             Ok(Frame::Keys(Keys::None)) => self.model.shelves.hands(line, std::iter::empty()),
             Ok(Frame::Wrap { body }) => self.model.wraps.stored(line, body),
             Ok(Frame::Wake(Wake::Registered { .. } | Wake::Cleared)) => {
-                self.model.wakes.done(workspace, &device);
+                self.model.wakes.done(workspace, &device, line);
                 Ok(())
             }
             _ => Ok(()),
