@@ -124,6 +124,14 @@ const STORIES: &[(u64, &str)] = &[
         12095,
         "the bye to a call whose last participant can't be seen to have gone is taken",
     ),
+    (
+        24940,
+        "which of two registrations under way is done last nobody can say",
+    ),
+    (
+        28879,
+        "a head that was asked for before a publication may be told after it, behind earlier answers",
+    ),
     (1204, "a connection given up that does not read is not connected"),
 ];
 

@@ -47,6 +47,7 @@ impl Outside {
                     self.model.drops(&request);
                 }
             }
+            Ok(Frame::Access { .. }) => self.model.access[workspace].asks(line),
             Ok(Frame::Join { body }) => self.model.joins(workspace, &device, body),
             Ok(Frame::Connect { version, .. }) => self.model.calls.greeted(line, workspace, version.min(4)),
             Ok(Frame::Sub { group, .. }) => self.model.calls.subscribes(line, group),
@@ -206,7 +207,7 @@ impl Outside {
     }
 
     /// An ACCESS frame leaves: it says what the head is.
-    pub(super) fn access_leaves(&mut self, workspace: usize, message: &[u8]) {
+    pub(super) fn access_leaves(&mut self, workspace: usize, line: Line, message: &[u8]) {
         let Ok(Frame::Access { body }) = Frame::decode(message) else {
             return;
         };
@@ -216,7 +217,7 @@ impl Outside {
                 .ok()
                 .and_then(|state| Some(state.head?.1)),
         };
-        if let Some(Err(what)) = told.map(|digest| self.model.access[workspace].accepted(digest)) {
+        if let Some(Err(what)) = told.map(|digest| self.model.access[workspace].accepted(line, digest)) {
             self.model.fail("one chain of access sets", || what);
         }
     }

@@ -66,7 +66,7 @@ impl Outside {
                         self.model.judge(judged);
                     }
                 }
-                6 => self.access_leaves(workspace, message),
+                6 => self.access_leaves(workspace, line, message),
                 8 => {
                     if let Ok(Frame::SubAck { group, .. }) = Frame::decode(message) {
                         self.model.calls.subscribed(line, group);
