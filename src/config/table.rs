@@ -194,7 +194,7 @@ settings! {
     LogFormat "WEALD_RELAY_LOG_FORMAT" Kind::Word(&["json", "text"]), Some("json"), Plain,
         "One JSON object per line, or text.";
     DataDir "DROVER_DATA_DIR" Kind::Text, Some("./drover-data"), Plain,
-        "Folder of the embedded store, the default blob folder, the development certificate and `operator.key`. The store keeps 256 MiB of its disk free: a write that would leave less is refused, and readiness says so.";
+        "Folder of the embedded store, the default blob folder, the development certificate and `operator.key`. The store keeps 256 MiB of its disk free: a SEND that would leave less is refused, and readiness says so; half of it is there for DROP.";
     TlsCertFile "DROVER_TLS_CERT_FILE" Kind::Text, None, Plain,
         "Certificate chain in PEM, for `WEALD_RELAY_TLS=file`.";
     TlsKeyFile "DROVER_TLS_KEY_FILE" Kind::Text, None, Plain,
