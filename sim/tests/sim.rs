@@ -132,6 +132,10 @@ const STORIES: &[(u64, &str)] = &[
         28879,
         "a head that was asked for before a publication may be told after it, behind earlier answers",
     ),
+    (
+        32197,
+        "a call whose participants can't be seen to have gone may find no place when it is opened again",
+    ),
     (1204, "a connection given up that does not read is not connected"),
 ];
 

@@ -375,12 +375,15 @@ impl Calls {
     fn call(&mut self, h: &Handling, after: &Counts, frame: &Ring, groups: &BTreeMap<GroupId, usize>) {
         let refusal = after.refusal(&h.before);
         let expected = self.judge(h, frame, groups);
+        // A call whose participants may all be gone may have to be opened anew, and find no place.
+        let may_be_new = !h.is_sure && frame.is_join() && self.calls.contains_key(&frame.call_id);
+        let finds_no_place = may_be_new && refusal == Some(Code::RateLimited);
         let agrees = match (&expected, refusal) {
             (Ok(()), None) => true,
-            (Err(codes), Some(code)) => codes.contains(&code),
+            (Err(codes), Some(code)) => codes.contains(&code) || *codes == STRANGER && finds_no_place,
             // Whoever seemed to be in the way has left, perhaps with the whole call.
             (Err(codes), None) => !h.is_sure && (*codes == STRANGER || frame.is_join() && *codes == LIMITED),
-            (Ok(()), Some(_)) => false,
+            (Ok(()), Some(_)) => finds_no_place,
         };
         if !agrees {
             let line = h.line;
