@@ -136,6 +136,10 @@ const STORIES: &[(u64, &str)] = &[
         32197,
         "a call whose participants can't be seen to have gone may find no place when it is opened again",
     ),
+    (
+        56713,
+        "a workspace is uncertain, and read again, after a write beside it too",
+    ),
     (1204, "a connection given up that does not read is not connected"),
 ];
 

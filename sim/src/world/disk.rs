@@ -9,8 +9,8 @@ use crate::store::Verdict;
 use drover_engine::effects::StoreRequest;
 use drover_engine::event::Ticket;
 use drover_engine::wake::Category;
-use drover_storage::StoreError;
 use drover_storage::log::StreamKind;
+use drover_storage::{RealmId, StoreError};
 use std::fmt::Write;
 use std::sync::PoisonError;
 
@@ -33,11 +33,13 @@ impl Outside {
             let of = of.collect();
             self.appends.insert((shard, ticket.0), of);
         }
-        if let StoreRequest::Commit(realm, _) | StoreRequest::Claim(realm, _) = &request {
-            let of = (0..self.plan.workspaces).find(|n| codes::realm(*n) == *realm);
-            self.commits
-                .extend(of.map(|workspace| ((shard, ticket.0), workspace)));
-        }
+        let realms: Vec<&RealmId> = match &request {
+            StoreRequest::Append(batch) => batch.usage.iter().map(|(realm, _)| realm).collect(),
+            StoreRequest::Commit(realm, _) | StoreRequest::Claim(realm, _) => vec![realm],
+            _ => Vec::new(),
+        };
+        let involved = realms.into_iter().filter_map(codes::workspace_of).collect();
+        self.writes.insert((shard, ticket.0), involved);
         let mailbox = self.mail[shard].clone();
         self.stores[shard].submit(request, move |answer| {
             mailbox

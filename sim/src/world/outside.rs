@@ -72,8 +72,8 @@ pub struct Outside {
     healed: bool,
     /// By shard and ticket: the workspaces of what is on its way to the log.
     pub(super) appends: BTreeMap<(usize, u64), BTreeSet<(usize, Category)>>,
-    /// The same: the workspace of a change of what is no log.
-    pub(super) commits: BTreeMap<(usize, u64), usize>,
+    /// By shard and ticket: the workspaces that a request changes.
+    pub(super) writes: BTreeMap<(usize, u64), Vec<usize>>,
 }
 
 impl Outside {
@@ -107,7 +107,7 @@ impl Outside {
             keys: Vec::new(),
             healed: false,
             appends: BTreeMap::new(),
-            commits: BTreeMap::new(),
+            writes: BTreeMap::new(),
             plan,
         }
     }
@@ -220,7 +220,7 @@ impl Outside {
         self.model.calls.restarts();
         self.model.wakes.restarts();
         self.appends.clear();
-        self.commits.clear();
+        self.writes.clear();
         for line in 0..self.net.conns.len() {
             if self.net.conns[line].held {
                 self.sever(line);

@@ -118,23 +118,25 @@ impl Outside {
     /// A shard is about to be handed an answer of the store.
     pub(super) fn answered(&mut self, shard: usize, ticket: Ticket, answer: &StoreAnswer) {
         let appended = self.appends.remove(&(shard, ticket.0)).unwrap_or_default();
-        let committed = self.commits.remove(&(shard, ticket.0));
-        match answer {
-            StoreAnswer::Append(Ok(())) if self.plan.has(Feature::Wakes) => {}
-            StoreAnswer::Append(Err(error)) if *error != StoreError::NotCommitted => {
-                for (workspace, _) in appended {
-                    self.model.wakes.is_uncertain(workspace);
-                }
-                return;
+        let changed = self.writes.remove(&(shard, ticket.0)).unwrap_or_default();
+        let is_uncertain = match answer {
+            StoreAnswer::Append(result) => result.is_err_and(|error| error != StoreError::NotCommitted),
+            StoreAnswer::Claim(result) => result
+                .as_ref()
+                .is_err_and(|error| *error != StoreError::NotCommitted),
+            // A refused check means that memory and store differ.
+            StoreAnswer::Commit(result) => {
+                !matches!(result, Ok(Outcome::Applied) | Err(StoreError::NotCommitted))
             }
-            StoreAnswer::Commit(Ok(Outcome::Applied) | Err(StoreError::NotCommitted)) => return,
-            StoreAnswer::Commit(_) | StoreAnswer::Claim(Err(StoreError::Unknown)) => {
-                if let Some(workspace) = committed {
-                    self.model.wakes.is_uncertain(workspace);
-                }
-                return;
-            }
-            _ => return,
+            _ => false,
+        };
+        if is_uncertain {
+            changed
+                .iter()
+                .for_each(|workspace| self.model.wakes.is_uncertain(*workspace));
+        }
+        if !matches!(answer, StoreAnswer::Append(Ok(()))) || !self.plan.has(Feature::Wakes) {
+            return;
         }
         let now = self.now();
         for (workspace, category) in appended {
