@@ -430,14 +430,14 @@ fn relay_config(
         max_connections: config.limit(Key::MaxConnections),
         trusted_proxy_hops: usize::try_from(config.number(Key::TrustedProxyHops)).unwrap_or(usize::MAX),
         public,
-        engine: Arc::new(engine_config(config, digest)),
+        engine: Arc::new(engine_config(config, digest, stores.log.first_seq())),
         stores: stores.clone(),
         directory: directory.clone(),
         wakes: None,
     }
 }
 
-fn engine_config(config: &Config, digest: &str) -> drover_engine::Config {
+fn engine_config(config: &Config, digest: &str, first_seq: u64) -> drover_engine::Config {
     drover_engine::Config {
         hostname: config.hostname().into(),
         min_enc_mls: config.word(Key::MinEnc) == "mls",
@@ -467,6 +467,7 @@ fn engine_config(config: &Config, digest: &str) -> drover_engine::Config {
             }),
         janitor_interval_ms: config.number(Key::JanitorIntervalMs),
         retention_days: config.limit(Key::RetentionDays),
+        first_seq,
         shards: config.shards(),
         ..drover_engine::Config::default()
     }

@@ -5,7 +5,7 @@ use crate::cli::Failure;
 use crate::config::Config;
 use crate::output::Output;
 use crate::serve::store_failure;
-use drover_storage::embedded::{Embedded, OpenError};
+use drover_storage::embedded::{Damage, Embedded, OpenError};
 use drover_storage::log::LogStore;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -16,13 +16,11 @@ use std::path::Path;
 /// 78 if anything is; 69 if a relay has the store.
 pub(crate) fn verify(config: &Config, out: &mut Output) -> Result<(), Failure> {
     let findings = Embedded::verify(&config.store_dir()).map_err(store_failure)?;
-    let mut text = String::new();
-    for damage in &findings.damage {
+    let mut text = listed(&findings.damage);
+    for mended in &findings.mended {
         text += &format!(
-            "{}: byte {}: {}\n",
-            damage.file.display(),
-            damage.offset,
-            damage.what
+            "the next start puts this right: {}",
+            listed(std::slice::from_ref(mended))
         );
     }
     text += &format!(
@@ -44,17 +42,36 @@ pub(crate) fn verify(config: &Config, out: &mut Output) -> Result<(), Failure> {
     }
 }
 
+/// A line for each.
+fn listed(damage: &[Damage]) -> String {
+    let lines = damage.iter().map(|damage| {
+        format!(
+            "{}: byte {}: {}\n",
+            damage.file.display(),
+            damage.offset,
+            damage.what
+        )
+    });
+    lines.collect()
+}
+
 /// Makes a new store of what is intact.
 ///
 /// # Errors
 /// 69 or 78, as when a store is opened.
 pub(crate) fn repair(config: &Config, to: &Path, out: &mut Output) -> Result<(), Failure> {
     let saved = Embedded::repair(&config.store_dir(), to).map_err(store_failure)?;
+    let damage = match saved.damage.is_empty() {
+        true => String::new(),
+        false => format!("damaged or missing in the old store:\n{}", listed(&saved.damage)),
+    };
     let _ = out.print(&format!(
-        "saved {} records into {}; {} commits were damaged, wholly or in part\n",
+        "{damage}saved {} records into {}; {} commits were damaged, wholly or in part\nnew envelopes are numbered from {} \
+         on, in every group: no number that a lost one had is given again\n",
         saved.records,
         to.display(),
-        saved.damaged_commits
+        saved.damaged_commits,
+        saved.first_seq
     ));
     Ok(())
 }

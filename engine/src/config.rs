@@ -47,6 +47,8 @@ pub struct Config {
     pub janitor_interval_ms: u64,
     /// Envelopes older than this are counted and nothing else.
     pub retention_days: Option<u64>,
+    /// The number a group's next envelope gets at least ([`drover_storage::log::LogStore::first_seq`]).
+    pub first_seq: u64,
     /// Shards of the process.
     pub shards: usize,
     /// Memory for the (seq, id) indexes of one shard's groups, bytes; idle groups are evicted beyond it.
@@ -88,6 +90,7 @@ impl Default for Config {
             push: None,
             janitor_interval_ms: 900_000,
             retention_days: None,
+            first_seq: 1,
             shards: 1,
             index_bytes_max: 256 << 20,
             recon_piece_items: 4_096,

@@ -25,7 +25,7 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// From what the store holds; numbering begins at `first_seq` when it holds nothing.
+    /// From what the store holds; new numbers are `first_seq` at least.
     pub(crate) fn new(entries: &[IndexEntry], first_seq: u64, secret: u64) -> Self {
         let mut index = Self {
             items: Vec::with_capacity(entries.len()),
@@ -61,7 +61,7 @@ impl Index {
     pub(crate) fn next_seq(&self) -> u64 {
         self.items
             .last()
-            .map_or(self.first_seq, |last| item_seq(last) + 1)
+            .map_or(self.first_seq, |last| self.first_seq.max(item_seq(last) + 1))
     }
 
     /// Adds a record that is about to be committed.
@@ -378,6 +378,15 @@ mod tests {
         index.push(2, &id(3));
         index.committed(1);
         assert_eq!(index.find(&id(3)), Some((2, true)));
+        // After a repair, a number that somebody may have seen is not given again.
+        let held = [IndexEntry {
+            seq: 9,
+            id: id(1),
+            bytes: 1,
+            budget_bytes: 1,
+        }];
+        assert_eq!(Index::new(&held, 100, 7).next_seq(), 100);
+        assert_eq!(Index::new(&held, 9, 7).next_seq(), 10);
     }
 
     #[test]

@@ -38,7 +38,8 @@ use crate::control::{ControlBatch, ControlStore, DirectoryEntry, DirectoryKey, D
 use crate::log::{AppendBatch, IndexEntry, LogStore, Record, Snapshot, StreamId};
 use crate::segments::disk::System;
 use crate::segments::import::import;
-use crate::segments::verify::{self, Salvage};
+use crate::segments::salvage::Salvage;
+use crate::segments::verify::verify;
 use crate::segments::{self, Options, SegmentLog};
 use crate::{Done, RealmId, StoreError};
 use bytes::Bytes;
@@ -102,17 +103,24 @@ pub struct Findings {
     pub records: u64,
     /// Bytes in them.
     pub bytes: u64,
-    /// What is wrong; nothing, one hopes.
+    /// What is wrong; nothing, one hopes. The store does not open, or not all of it can be read.
     pub damage: Vec<Damage>,
+    /// What is not as it should be and was left by a crash: the next opening puts it right, and nothing is lost.
+    pub mended: Vec<Damage>,
 }
 
 /// What was saved of a damaged store.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Saved {
     /// Records of the log.
     pub records: u64,
     /// Commits of the log that were damaged, wholly or in part.
     pub damaged_commits: u64,
+    /// What is damaged or missing in the old store, so that something may be missing in the new one.
+    pub damage: Vec<Damage>,
+    /// The number of the first envelope that the new store takes, in every group: records that could not be saved may
+    /// have had any number below.
+    pub first_seq: u64,
 }
 
 /// The embedded store. Cheap to clone; the last clone closes it: what was handed over is finished and answered, then
@@ -175,7 +183,7 @@ impl Embedded {
         let entered = format::enter_existing(folder)?;
         let store = entered.format.store;
         let control = FjallControl::open(&folder.join(CONTROL), &store, committer::RESERVE_BYTES)?;
-        Ok(verify::verify(&System, &folder.join(LOG), &control, &store))
+        Ok(verify(Arc::new(System), &folder.join(LOG), &control, &store))
     }
 
     /// Makes a new store in `to` of what is intact in a closed one, which is left as it is. What realms hold is counted
@@ -188,6 +196,7 @@ impl Embedded {
         let store = entered.format.store;
         let control = FjallControl::open(&from.join(CONTROL), &store, committer::RESERVE_BYTES)?;
         let disk = Arc::new(System);
+        let findings = verify(disk.clone(), &from.join(LOG), &control, &store);
         let salvage = Salvage::find(disk.clone(), &from.join(LOG), &control, &store)?;
         let new = format::enter_new(to)?;
         let new_store = new.format.store;
@@ -220,6 +229,8 @@ impl Embedded {
         Ok(Saved {
             records: salvage.records,
             damaged_commits: salvage.lost,
+            damage: findings.damage,
+            first_seq: salvage.first_seq,
         })
     }
 
@@ -278,6 +289,10 @@ impl LogStore for Embedded {
 
     fn usage(&self, realm: RealmId, done: Done<u64>) {
         self.inner.log.usage(realm, done);
+    }
+
+    fn first_seq(&self) -> u64 {
+        self.inner.log.first_seq().max(1)
     }
 
     fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError> {

@@ -132,6 +132,12 @@ pub trait LogStore: Send + Sync {
     /// Bytes this realm holds, as the last batch that concerned it said.
     fn usage(&self, realm: RealmId, done: Done<u64>);
 
+    /// The number that a group's next envelope gets at least: 1, or more after a repair, which can't know the numbers of
+    /// what it could not save; none is given twice (02 §6). Handshakes stay dense (07 C).
+    fn first_seq(&self) -> u64 {
+        1
+    }
+
     /// The log as it is now: every batch that was answered before this call, of the others each whole or not at all. Of a
     /// store that is a [`crate::control::ControlStore`] too, also what that holds at the same moment. Quick, for it copies
     /// nothing; what it needs stays on the disk until it is dropped.

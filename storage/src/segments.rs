@@ -11,6 +11,7 @@
 //! | `disk` | the border to the file system |
 //! | `synced` | the last commits known to be durable, kept outside the segments |
 //! | `list` | the list of segments in the control store |
+//! | `look` | what a closed log holds, and whether that is all |
 //! | `recover` | opening |
 //! | `view` | what is visible |
 //! | `committer` | the threads that write |
@@ -19,7 +20,8 @@
 //! | `compact` | getting the room of deleted records back |
 //! | `rewrite` | making segments of what others hold |
 //! | `snapshot` | a copy of it, made while it is in use |
-//! | `verify` | looking at every byte, and saving what is intact |
+//! | `verify` | looking at every byte |
+//! | `salvage` | saving what is intact |
 //! | `import` | filling a log from another store |
 
 mod committer;
@@ -31,9 +33,11 @@ pub(crate) mod import;
 mod index;
 mod keeper;
 mod list;
+mod look;
 mod ranges;
 mod recover;
 mod rewrite;
+pub(crate) mod salvage;
 pub(crate) mod snapshot;
 mod synced;
 #[cfg(test)]
@@ -137,6 +141,8 @@ struct Core {
     is_damaged: AtomicBool,
     next_number: AtomicU64,
     next_lsn: AtomicU64,
+    /// See [`SegmentLog::first_seq`].
+    first_seq: u64,
     closed: AtomicBool,
     chores_closed: AtomicBool,
     jobs_closed: AtomicBool,
@@ -305,6 +311,7 @@ impl SegmentLog {
             is_damaged: AtomicBool::new(false),
             next_number: AtomicU64::new(recovered.next_number),
             next_lsn: AtomicU64::new(recovered.next_lsn),
+            first_seq: recovered.first_seq,
             closed: AtomicBool::new(false),
             chores_closed: AtomicBool::new(false),
             jobs_closed: AtomicBool::new(false),
@@ -353,6 +360,12 @@ impl SegmentLog {
                 .push(spawn("drover-log", Box::new(move || committer.run()))?);
         }
         Ok(log)
+    }
+
+    /// The number a stream's next record gets at least, whatever the stream holds: a repair may have lost records, and
+    /// their numbers are not given again. 0 if there was none.
+    pub(crate) fn first_seq(&self) -> u64 {
+        self.core.first_seq
     }
 
     /// What is wrong, for an operator.

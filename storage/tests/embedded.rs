@@ -396,17 +396,84 @@ fn damage_is_found_by_verification_and_the_rest_is_saved() {
         "{reason}"
     );
 
-    let new = folder.path().join("new");
-    let saved = Embedded::repair(folder.path(), &new).expect("repairs");
+    let new = tempfile::tempdir().expect("temporary folder");
+    let saved = Embedded::repair(folder.path(), new.path()).expect("repairs");
     assert_eq!((saved.records, saved.damaged_commits), (19, 1));
+    assert_eq!(saved.damage, findings.damage);
     assert_eq!(
         fs::read(&segment).expect("readable"),
         bytes,
         "the old store is left as it is"
     );
-    let store = Embedded::open(&new).expect("opens");
+    let store = Embedded::open(new.path()).expect("opens");
     let records = wait(|done| store.read(mine, 0, usize::MAX, usize::MAX, done)).expect("reads");
     assert_eq!(records.len(), 19);
     assert_eq!(wait(|done| store.usage(realm("ws:a"), done)), Ok(19 * 493));
     assert_eq!(store.directory(DirectoryKind::Group).expect("lists").len(), 1);
+}
+
+/// Whatever is gone, a start refuses and verification says so; a repair tells it and gives no number twice (02 §6).
+#[test]
+fn what_is_missing_is_told_and_its_numbers_are_not_given_again() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let mine = stream(StreamKind::Envelopes, 0);
+    let append = |store: &Embedded, seq| {
+        let batch = AppendBatch {
+            appends: vec![record(mine, seq, 500)],
+            ..AppendBatch::default()
+        };
+        wait(|done| store.append(batch, done)).expect("appends");
+    };
+    {
+        let store = Embedded::open(folder.path()).expect("opens");
+        (1..=20).for_each(|seq| append(&store, seq));
+        assert_eq!(store.first_seq(), 1);
+    }
+    let log = folder.path().join("log");
+    let segment = log.join(format!("{:016x}.seg", 1));
+    let (synced, stray) = (log.join("SYNCED"), log.join("zz.seg"));
+    let good = fs::read(&segment).expect("readable");
+    let damages: [(&Path, &dyn Fn()); 4] = [
+        (&log, &|| fs::remove_file(&segment).expect("removes")),
+        (&synced, &|| fs::write(&synced, [7; 1024]).expect("writes")),
+        (&synced, &|| fs::write(&synced, [7; 10]).expect("writes")),
+        (&stray, &|| fs::write(&stray, []).expect("writes")),
+    ];
+    let good_synced = fs::read(&synced).expect("readable");
+    for (n, (file, damage)) in damages.iter().enumerate() {
+        damage();
+        let findings = Embedded::verify(folder.path()).expect("verifies");
+        assert_eq!(findings.damage.len(), 1, "{findings:?}");
+        assert_eq!(findings.damage[0].file, *file);
+        unusable(folder.path());
+        let new = tempfile::tempdir().expect("temporary folder");
+        let saved = Embedded::repair(folder.path(), new.path()).expect("repairs");
+        assert_eq!(saved.records, if n == 0 { 0 } else { 20 });
+        assert_eq!(saved.damage, findings.damage);
+        let first = {
+            let store = Embedded::open(new.path()).expect("opens");
+            let first = store.first_seq();
+            assert!(first > 20 && first == saved.first_seq);
+            append(&store, first);
+            first
+        };
+        assert_eq!(Embedded::verify(new.path()).expect("verifies").damage, []);
+        // So does a copy of it, and a repair of the repaired one begins higher still.
+        let copy = tempfile::tempdir().expect("temporary folder");
+        {
+            let store = Embedded::open(new.path()).expect("opens");
+            assert_eq!(store.first_seq(), first);
+            let snapshot = store.snapshot().expect("open");
+            snapshot.copy(copy.path()).expect("copies");
+        }
+        assert_eq!(Embedded::open(copy.path()).expect("opens").first_seq(), first);
+        let again = tempfile::tempdir().expect("temporary folder");
+        let saved = Embedded::repair(new.path(), again.path()).expect("repairs");
+        assert!(saved.first_seq > first);
+        fs::write(&segment, &good).expect("writes");
+        fs::write(&synced, &good_synced).expect("writes");
+        let _ = fs::remove_file(&stray);
+    }
+    assert_eq!(Embedded::verify(folder.path()).expect("verifies").damage, []);
+    assert_eq!(Embedded::open(folder.path()).expect("opens").first_seq(), 1);
 }

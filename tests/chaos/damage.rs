@@ -83,10 +83,12 @@ async fn a_damaged_byte_in_any_file_is_refused_or_harmless() {
             let mut damaged = bytes.clone();
             damaged[at] ^= 0x40;
             fs::write(path, &damaged).unwrap();
+            let verified = relay.prepare(&["verify"]).output().unwrap();
             match relay.try_restart() {
                 Err((code, said)) => {
                     refused += 1;
                     assert_eq!(code, Some(78), "{name} byte {at}: {said}");
+                    assert_eq!(verified.status.code(), Some(78), "{name} byte {at}: {verified:?}");
                     assert!(
                         said.contains("store")
                             && (said.contains("estore the folder") || said.contains("newer")),
@@ -125,6 +127,58 @@ async fn a_damaged_byte_in_any_file_is_refused_or_harmless() {
         before.len()
     );
     assert!(refused > 10 && found > 0);
+}
+
+/// The segment with the last acknowledged records is gone. A start refuses, `verify` says why, `repair` saves the rest,
+/// and no number that an envelope had is given to another one (02 §6).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_segment_is_told_and_no_number_is_given_twice() {
+    let mut relay = Relay::start(&OPEN_BUDGETS);
+    let mut ledger = Ledger::open(&relay).await;
+    for _ in 0..50 {
+        assert_eq!(ledger.send(&relay, 2_000).await, Fate::Acknowledged);
+    }
+    relay.kill();
+    let store = relay.data.path().join("store");
+    let segments = files(&store).into_keys();
+    let last = segments
+        .filter(|path| path.extension() == Some("seg".as_ref()))
+        .max();
+    fs::remove_file(last.unwrap()).unwrap();
+    let verified = relay.prepare(&["verify"]).output().unwrap();
+    let said = String::from_utf8_lossy(&verified.stdout);
+    assert_eq!(verified.status.code(), Some(78), "{verified:?}");
+    assert!(said.contains("commits are missing"), "{said}");
+    let (code, said) = relay.try_restart().unwrap_err();
+    assert_eq!(code, Some(78), "{said}");
+    let repaired = tempfile::tempdir().unwrap();
+    let repaired = repaired.path().join("store");
+    let said = relay.command(&["repair", repaired.to_str().unwrap()]);
+    assert!(said.contains("commits are missing"), "{said}");
+    fs::remove_dir_all(&store).unwrap();
+    copy(&repaired, &store);
+    relay.restart();
+    // The ledger has all numbers there were, and takes none twice.
+    for _ in 0..60 {
+        ledger.send_until_acknowledged(&relay).await;
+    }
+    assert_eq!(
+        relay.prepare(&["verify"]).output().unwrap().status.code(),
+        Some(69)
+    );
+    relay.kill();
+    assert_eq!(
+        relay.prepare(&["verify"]).output().unwrap().status.code(),
+        Some(0)
+    );
+}
+
+fn copy(from: &Path, to: &Path) {
+    for (path, bytes) in files(from) {
+        let new = to.join(path.strip_prefix(from).unwrap());
+        fs::create_dir_all(new.parent().unwrap()).unwrap();
+        fs::write(new, bytes).unwrap();
+    }
 }
 
 /// The whole log, or the refusal.

@@ -137,7 +137,7 @@ impl Shard {
         result: Result<Vec<drover_storage::log::IndexEntry>, StoreError>,
         fx: &mut E,
     ) {
-        let secret = self.secret;
+        let (secret, first_seq) = (self.secret, self.config.first_seq);
         let loaded = self.loaded(group, kind);
         let waiters = match std::mem::take(loaded) {
             Loaded::Loading { ticket, waiters } if ticket == asked => waiters,
@@ -149,7 +149,7 @@ impl Shard {
         match result {
             Ok(entries) => {
                 let first = match kind {
-                    StreamKind::Envelopes => 1,
+                    StreamKind::Envelopes => first_seq,
                     StreamKind::Handshakes => 0,
                 };
                 *loaded = Loaded::Warm(crate::group::Index::new(&entries, first, secret));

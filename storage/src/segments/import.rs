@@ -25,6 +25,11 @@ pub(crate) trait Origin {
 
     /// What each realm holds.
     fn usage(&self) -> Result<Vec<(RealmId, u64)>, OpenError>;
+
+    /// See [`super::SegmentLog::first_seq`].
+    fn first_seq(&self) -> u64 {
+        0
+    }
 }
 
 /// Comes after every key.
@@ -92,6 +97,9 @@ pub(crate) fn import(
     let mut change = Change::default();
     for (realm, bytes) in origin.usage()? {
         change.usage(&realm, next_lsn(), bytes);
+    }
+    if origin.first_seq() > 0 {
+        change.first_seq(origin.first_seq());
     }
     let last = rewriter.finish().map_err(failed)?;
     keep(last, END, change)?;

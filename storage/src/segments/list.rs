@@ -15,6 +15,8 @@ const USAGE: &[u8] = b"usage/";
 const WRITER: &[u8] = b"writer/";
 /// How far a migration has come.
 const MIGRATED: &[u8] = b"migrated";
+/// From which number on streams go on after a repair.
+const FIRST_SEQ: &[u8] = b"first-seq";
 
 /// In place of a writer's number: the segment comes from a migration or a compaction.
 pub(super) const REWRITTEN: u64 = u32::MAX as u64;
@@ -141,6 +143,14 @@ impl Change {
         });
     }
 
+    /// See [`super::SegmentLog::first_seq`].
+    pub(super) fn first_seq(&mut self, seq: u64) {
+        self.0.push(Write {
+            key: FIRST_SEQ.to_vec(),
+            value: Some(Bytes::copy_from_slice(&seq.to_le_bytes())),
+        });
+    }
+
     /// Makes it durable; waits for that.
     pub(super) fn commit(self, control: &dyn ControlStore) -> Result<(), StoreError> {
         if self.0.is_empty() {
@@ -178,6 +188,8 @@ pub(super) struct List {
     pub(super) usage: HashMap<RealmId, (u64, u64)>,
     /// How far a migration has come.
     pub(super) migrated: Option<Bytes>,
+    /// See [`super::SegmentLog::first_seq`]; 0 if no repair ever set it.
+    pub(super) first_seq: u64,
 }
 
 /// Reads it.
@@ -198,6 +210,9 @@ pub(super) fn load(control: &dyn ControlStore) -> Result<List, StoreError> {
             list.writers.insert(u32::from_be_bytes(writer), newest);
         } else if key == MIGRATED {
             list.migrated = Some(value);
+        } else if key == FIRST_SEQ {
+            let seq = value[..].try_into().map_err(|_| StoreError::Damaged)?;
+            list.first_seq = u64::from_le_bytes(seq);
         } else {
             return Err(StoreError::Damaged);
         }

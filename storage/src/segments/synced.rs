@@ -19,7 +19,10 @@ const BYTES: usize = WRITERS_MAX * SLOT;
 /// The open file.
 pub(super) struct Synced {
     file: Arc<dyn DiskFile>,
+    path: PathBuf,
     store: [u8; 16],
+    /// An operator put an empty file in its place.
+    is_empty: bool,
 }
 
 fn encode(lsn: u64, writer: usize, store: &[u8; 16]) -> [u8; SLOT] {
@@ -46,7 +49,7 @@ impl Synced {
         file.sync()
     }
 
-    /// Opens it and reads the numbers.
+    /// Opens it and reads the numbers; changes nothing.
     pub(super) fn open(
         disk: &dyn Disk,
         folder: &Path,
@@ -70,12 +73,13 @@ impl Synced {
         };
         let file = file.map_err(io)?;
         let length = file.length().map_err(io)?;
-        let synced = Self { file, store: *store };
-        if length == 0 {
-            tracing::warn!("the log's SYNCED is empty: this start does not check for lost commits");
-            for writer in 0..WRITERS_MAX {
-                synced.advance(writer, 0).map_err(io)?;
-            }
+        let synced = Self {
+            file,
+            path: path.clone(),
+            store: *store,
+            is_empty: length == 0,
+        };
+        if synced.is_empty {
             return Ok((synced, vec![0; WRITERS_MAX]));
         }
         let mut bytes = [0; BYTES];
@@ -92,6 +96,19 @@ impl Synced {
             numbers.push(lsn);
         }
         Ok((synced, numbers))
+    }
+
+    /// Makes an empty file whole, before it is written to.
+    pub(super) fn begin(&self) -> Result<(), OpenError> {
+        if self.is_empty {
+            tracing::warn!("the log's SYNCED is empty: this start does not check for lost commits");
+            let begun = (0..WRITERS_MAX).try_for_each(|writer| self.advance(writer, 0));
+            begun.map_err(|error| OpenError::Io {
+                file: self.path.clone(),
+                error,
+            })?;
+        }
+        Ok(())
     }
 
     /// Records that a commit is durable.

@@ -2,7 +2,9 @@
 //! and nothing is there in part.
 
 use super::sim::{Random, Sim, Work};
-use super::world::{Model, Tally, check, found, lives, run, seeds, settle, small, streams, usage};
+use super::world::{
+    Model, Tally, check, found, lives, open_intact, run, seeds, settle, small, streams, usage,
+};
 use super::{FOLDER, STORE, open};
 use crate::RealmId;
 use crate::contract::{realm, record};
@@ -67,7 +69,7 @@ fn a_start_may_die_at_any_step() {
             let mut states = &states[..];
             for start in 0..3 {
                 let what = format!("seed {seed}, died at step {step}, start {start} after that");
-                let log = open(&sim, small()).unwrap_or_else(|e| panic!("{what}: {e}"));
+                let log = open_intact(&sim, &what);
                 states = &found(&log, states, &what)[..1];
                 settle(&log, &sim);
                 check(&log, &states[0], &what);

@@ -6,9 +6,11 @@ use super::{FOLDER, STORE, open};
 use crate::contract::{realm, record, stream, wait};
 use crate::log::{Append, AppendBatch, Delete, IndexEntry, StreamId, StreamKind};
 use crate::segments::compact::candidates;
+use crate::segments::verify::verify;
 use crate::segments::{Options, SegmentLog, list};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -203,6 +205,17 @@ pub(super) struct Tally {
     pub(super) rewritten: usize,
 }
 
+/// Opens what a crash left. Verification, which looks before, finds nothing to complain of and changes nothing.
+pub(super) fn open_intact(sim: &Sim, what: &str) -> SegmentLog {
+    if sim.state().sabotage.is_none() {
+        let before = sim.contents();
+        let found = verify(Arc::new(sim.clone()), Path::new(FOLDER), sim, &STORE);
+        assert_eq!(found.damage, [], "{what}");
+        assert!(sim.contents() == before, "{what}: verification changed something");
+    }
+    open(sim, small()).unwrap_or_else(|e| panic!("{what}: {e}"))
+}
+
 /// A log that dies again and again: under load, and while it does what nobody waits for. Panics where anything that was
 /// acknowledged is lost, or anything is there in part.
 pub(super) fn lives(seed: u64, sabotage: Option<Sabotage>, tally: &mut Tally) {
@@ -226,14 +239,14 @@ pub(super) fn lives(seed: u64, sabotage: Option<Sabotage>, tally: &mut Tally) {
                 _ => sim.crashed(random),
             }
         };
-        let log = open(&sim, small()).unwrap_or_else(|e| panic!("{what}: {e}"));
+        let log = open_intact(&sim, &what);
         assert_eq!(usage(&log), model.batches, "{what}");
         sim.state().left = Some(random.below(400));
         let states = run(&log, &sim, model, &mut random);
         drop(log);
         sim = die(&sim, &mut random);
         {
-            let log = open(&sim, small()).unwrap_or_else(|e| panic!("{what}: {e}"));
+            let log = open_intact(&sim, &what);
             model = found(&log, &states, &what)[0].clone();
         }
         sim.state().left = Some(random.below(60));
@@ -242,7 +255,7 @@ pub(super) fn lives(seed: u64, sabotage: Option<Sabotage>, tally: &mut Tally) {
         }
         sim = die(&sim, &mut random);
     }
-    let log = open(&sim, small()).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    let log = open_intact(&sim, &format!("seed {seed}"));
     check(&log, &model, &format!("seed {seed} in the end"));
     let listed = list::load(&sim).expect("reads");
     tally.rewritten += listed
