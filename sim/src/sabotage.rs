@@ -8,7 +8,6 @@ mod both_numbers;
 mod deaf_ear;
 mod deaf_to_eviction;
 mod dropped_push;
-mod drowsy;
 mod lingering_call;
 mod list_with_a_hole;
 mod lost_notice;
@@ -19,8 +18,8 @@ mod overtaking;
 mod revoked_ear;
 mod seat_kept;
 mod second_hand;
+mod silent_ringer;
 mod skipped_item;
-mod sound_sleep;
 mod talkative;
 
 use crate::dice::Dice;
@@ -30,7 +29,7 @@ use crate::world::{Line, messages};
 use bytes::Bytes;
 use drover_engine::effects::{CloseHow, Stores};
 use drover_engine::outbox::{Outbound, cost};
-use drover_engine::wake::Wake;
+use drover_engine::wake::{Category, Wake};
 use drover_wire::ws;
 
 /// One way to break the rules.
@@ -140,9 +139,13 @@ pub const ALL: &[(&str, Hire)] = &[
     // One that counts one key package too few.
     ("miscounted", || Box::<miscounted::Miscounted>::default()),
     // One whose calls wake nobody.
-    ("sound-sleep", || Box::<sound_sleep::SoundSleep>::default()),
+    ("sound-sleep", || {
+        Box::new(silent_ringer::SilentRinger(Category::Call))
+    }),
     // One whose messages wake nobody.
-    ("drowsy", || Box::<drowsy::Drowsy>::default()),
+    ("drowsy", || {
+        Box::new(silent_ringer::SilentRinger(Category::Message))
+    }),
     // One that logs what nobody may read.
     ("talkative", || Box::<talkative::Talkative>::default()),
 ];
