@@ -35,11 +35,14 @@ impl Outside {
         }
         let realms: Vec<&RealmId> = match &request {
             StoreRequest::Append(batch) => batch.usage.iter().map(|(realm, _)| realm).collect(),
-            StoreRequest::Commit(realm, _) | StoreRequest::Claim(realm, _) => vec![realm],
+            StoreRequest::Commit(realm, _)
+            | StoreRequest::Claim(realm, _)
+            | StoreRequest::Load(realm)
+            | StoreRequest::Usage(realm) => vec![realm],
             _ => Vec::new(),
         };
-        let involved = realms.into_iter().filter_map(codes::workspace_of).collect();
-        self.writes.insert((shard, ticket.0), involved);
+        let concerned = realms.into_iter().filter_map(codes::workspace_of).collect();
+        self.concerned.insert((shard, ticket.0), concerned);
         let mailbox = self.mail[shard].clone();
         self.stores[shard].submit(request, move |answer| {
             mailbox

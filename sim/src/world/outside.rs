@@ -72,8 +72,8 @@ pub struct Outside {
     healed: bool,
     /// By shard and ticket: the workspaces of what is on its way to the log.
     pub(super) appends: BTreeMap<(usize, u64), BTreeSet<(usize, Category)>>,
-    /// By shard and ticket: the workspaces that a request changes.
-    pub(super) writes: BTreeMap<(usize, u64), Vec<usize>>,
+    /// By shard and ticket: the workspaces that a request changes, or reads as a whole.
+    pub(super) concerned: BTreeMap<(usize, u64), Vec<usize>>,
 }
 
 impl Outside {
@@ -107,7 +107,7 @@ impl Outside {
             keys: Vec::new(),
             healed: false,
             appends: BTreeMap::new(),
-            writes: BTreeMap::new(),
+            concerned: BTreeMap::new(),
             plan,
         }
     }
@@ -220,7 +220,7 @@ impl Outside {
         self.model.calls.restarts();
         self.model.wakes.restarts();
         self.appends.clear();
-        self.writes.clear();
+        self.concerned.clear();
         for line in 0..self.net.conns.len() {
             if self.net.conns[line].held {
                 self.sever(line);

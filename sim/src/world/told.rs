@@ -118,7 +118,8 @@ impl Outside {
     /// A shard is about to be handed an answer of the store.
     pub(super) fn answered(&mut self, shard: usize, ticket: Ticket, answer: &StoreAnswer) {
         let appended = self.appends.remove(&(shard, ticket.0)).unwrap_or_default();
-        let changed = self.writes.remove(&(shard, ticket.0)).unwrap_or_default();
+        let concerned = self.concerned.remove(&(shard, ticket.0)).unwrap_or_default();
+        let wakes = &mut self.model.wakes;
         let is_uncertain = match answer {
             StoreAnswer::Append(result) => result.is_err_and(|error| error != StoreError::NotCommitted),
             StoreAnswer::Claim(result) => result
@@ -130,10 +131,12 @@ impl Outside {
             }
             _ => false,
         };
-        if is_uncertain {
-            changed
-                .iter()
-                .for_each(|workspace| self.model.wakes.is_uncertain(*workspace));
+        for workspace in concerned {
+            match answer {
+                StoreAnswer::Load(Err(_)) | StoreAnswer::Usage(Err(_)) => wakes.is_not_read(workspace),
+                _ if is_uncertain => wakes.is_uncertain(workspace),
+                _ => {}
+            }
         }
         if !matches!(answer, StoreAnswer::Append(Ok(()))) || !self.plan.has(Feature::Wakes) {
             return;

@@ -242,7 +242,8 @@ impl Effects for View<'_> {
             self.out.model.calls.admitted(line, sessions);
             let (workspace, device) = self.out.who[self.out.net.conns[line].client];
             let now_us = self.out.now_us();
-            self.out.model.wakes.wakes_up(workspace, &device, line, now_us);
+            let wakes = &mut self.out.model.wakes;
+            wakes.wakes_up(self.me, workspace, &device, line, now_us);
         }
     }
 
