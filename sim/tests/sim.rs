@@ -116,6 +116,7 @@ const STORIES: &[(u64, &str)] = &[
         946,
         "a registration that ran out stays gone when the clock is put back",
     ),
+    (1204, "a connection given up that does not read is not connected"),
     (
         5834,
         "what is stored after its workspace was given up wakes when that is read again",
@@ -140,7 +141,6 @@ const STORIES: &[(u64, &str)] = &[
         56713,
         "a workspace is uncertain, and read again, after a write beside it too",
     ),
-    (1204, "a connection given up that does not read is not connected"),
 ];
 
 #[test]
