@@ -34,6 +34,7 @@ use crate::client::SOURCES;
 use crate::codes::{CODE, realm};
 use crate::log::hex;
 use crate::store::{Image, SimStore};
+use crate::world::Line;
 use drover_engine::outbox::{COST_MAX, MESSAGES_MAX, Outbox};
 use drover_storage::log::{StreamId, StreamKind};
 use drover_wire::drop::Request as DropRequest;
@@ -90,6 +91,8 @@ pub struct Model {
     /// The first broken rule.
     pub violation: Option<Violation>,
     streams: BTreeMap<StreamId, Known>,
+    /// By connection: the DROP that has no answer yet.
+    dropping: BTreeMap<Line, DropRequest>,
     /// By workspace.
     pub access: Vec<Access>,
     /// Beats on their way: what a LIVE frame may carry.
@@ -114,6 +117,7 @@ impl Model {
             store,
             violation: None,
             streams: BTreeMap::new(),
+            dropping: BTreeMap::new(),
             access: (0..workspaces).map(|_| Access::default()).collect(),
             beats: BTreeSet::new(),
             acks: 0,
@@ -265,20 +269,42 @@ impl Model {
     }
 
     /// The engine is handed a DROP: from now on what it takes may be gone.
-    pub fn drops(&mut self, request: &DropRequest) {
-        let stream = envelopes(request.group);
-        let known = self.streams.entry(stream).or_default();
-        let named = |id: &Hash| *id == request.checkpoint || request.snapshots.contains(id);
-        self.store.on_disk(|disk| {
-            let barrier = disk.stream(stream).find(|(_, r)| r.id == request.checkpoint);
-            let Some((barrier, _)) = barrier else { return };
-            let below = disk.records_between(stream, 0, barrier).map(|(_, id)| id);
-            let taken = below.filter(|id| !named(id) && !known.anchors.contains(id));
-            known.doomed.extend(taken);
-        });
+    pub fn drops(&mut self, line: Line, request: DropRequest) {
+        let known = self.streams.entry(envelopes(request.group)).or_default();
         known
             .named
             .extend(request.snapshots.iter().chain([&request.checkpoint]));
+        self.dropping.insert(line, request);
+        self.dooms();
+    }
+
+    /// Something was appended: a DROP's checkpoint may have been on its way, a second time and under another number, and
+    /// what it takes lies below that.
+    pub fn dooms(&mut self) {
+        for request in self.dropping.values() {
+            let stream = envelopes(request.group);
+            let known = self.streams.entry(stream).or_default();
+            let named = |id: &Hash| *id == request.checkpoint || request.snapshots.contains(id);
+            self.store.on_disk(|disk| {
+                let barrier = disk.stream(stream).find(|(_, r)| r.id == request.checkpoint);
+                let Some((barrier, _)) = barrier else { return };
+                let below = disk.records_between(stream, 0, barrier).map(|(_, id)| id);
+                let taken = below.filter(|id| !named(id) && !known.anchors.contains(id));
+                known.doomed.extend(taken);
+            });
+        }
+    }
+
+    /// Its answer leaves, or its connection has ended: it begins no more.
+    pub fn drop_ends(&mut self, line: Line) {
+        self.dropping.remove(&line);
+    }
+
+    /// The process dies: no DROP is under way any more.
+    pub fn restarts(&mut self) {
+        self.dropping.clear();
+        self.calls.restarts();
+        self.wakes.restarts();
     }
 
     /// A DROP is said to have run: what it takes is gone, and what it names stays.

@@ -141,6 +141,10 @@ const STORIES: &[(u64, &str)] = &[
         56713,
         "a workspace is uncertain, and read again, after a write beside it too",
     ),
+    (
+        76981,
+        "what a DROP takes lies below its checkpoint as that is stored when it runs, perhaps anew",
+    ),
 ];
 
 #[test]

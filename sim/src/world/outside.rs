@@ -217,8 +217,7 @@ impl Outside {
         self.mail.clear();
         self.stores.clear();
         self.directory = None;
-        self.model.calls.restarts();
-        self.model.wakes.restarts();
+        self.model.restarts();
         self.appends.clear();
         self.concerned.clear();
         for line in 0..self.net.conns.len() {

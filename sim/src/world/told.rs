@@ -44,7 +44,7 @@ impl Outside {
             }
             Ok(Frame::Drop { payload }) => {
                 if let Ok(request) = drover_wire::drop::Request::decode(payload) {
-                    self.model.drops(&request);
+                    self.model.drops(line, request);
                 }
             }
             Ok(Frame::Access { .. }) => self.model.access[workspace].asks(line),
@@ -110,6 +110,10 @@ impl Outside {
                 self.model.wakes.done(workspace, &device, line);
                 Ok(())
             }
+            Ok(Frame::Drop { .. }) => {
+                self.model.drop_ends(line);
+                Ok(())
+            }
             _ => Ok(()),
         };
         self.model.judge(judged);
@@ -138,7 +142,11 @@ impl Outside {
                 _ => {}
             }
         }
-        if !matches!(answer, StoreAnswer::Append(Ok(()))) || !self.plan.has(Feature::Wakes) {
+        if !matches!(answer, StoreAnswer::Append(Ok(()))) {
+            return;
+        }
+        self.model.dooms();
+        if !self.plan.has(Feature::Wakes) {
             return;
         }
         let now = self.now();
@@ -152,6 +160,7 @@ impl Outside {
     pub(super) fn ended(&mut self, line: Line) {
         let (workspace, device) = self.who[self.net.conns[line].client];
         self.model.calls.gone(line);
+        self.model.drop_ends(line);
         self.model.wakes.goes(workspace, &device, line);
     }
 

@@ -72,7 +72,7 @@ impl Outside {
                         self.model.calls.subscribed(line, group);
                     }
                 }
-                16 | 22 | 25 => self.service_answers(line, message),
+                16 | 19 | 22 | 25 => self.service_answers(line, message),
                 23 => self.model.calls.reaches(line, message),
                 24 => {
                     // Nobody honest queues it here.
