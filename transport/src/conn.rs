@@ -46,8 +46,6 @@ pub(crate) struct Conn<S> {
     pub(crate) place: Option<Place>,
     pub(crate) seat: Option<Seat>,
     pub(crate) phase: Phase,
-    /// The newest ping's answer, waiting because the outbox is full.
-    pub(crate) pong: Option<Box<Bytes>>,
     /// The peer has ended its direction, which is acted on once all it sent was looked at.
     pub(crate) ended: bool,
     /// The socket took less than it was offered.
@@ -91,7 +89,6 @@ impl<S> Conn<S> {
             place: Some(place),
             seat: None,
             phase: Phase::Request(Box::new(Request { peer })),
-            pong: None,
             ended: false,
             blocked: false,
             dirty: false,

@@ -6,7 +6,7 @@ use crate::http::{self, Asked};
 use crate::line::{Line, Opening};
 use crate::tls::Step;
 use crate::turn::Turn;
-use crate::ws::{Failure, Item, MESSAGE_BYTES_MAX};
+use crate::ws::{Failure, Item, MESSAGE_BYTES_MAX, control_frame};
 use bytes::BytesMut;
 use drover_engine::{ConnId, Event, Flow, Inbound, Peer};
 use std::time::{Duration, Instant};
@@ -263,6 +263,12 @@ impl<D: Driver> Turn<D> {
         self.world.turn_messages += 1;
         self.world.metrics.messages_in.add(1);
         let flow = self.shard.message(now, id, message, &mut self.world);
+        self.obey(id, flow);
+        flow == Flow::Refused
+    }
+
+    /// Reads the connection no more until the engine wants that.
+    fn obey(&mut self, id: ConnId, flow: Flow) {
         if flow == Flow::Pause
             && let Some(conn) = self.world.conns.get_mut(id)
             && conn.is_open()
@@ -270,7 +276,6 @@ impl<D: Driver> Turn<D> {
             conn.paused = true;
             self.world.driver.pause(conn.socket);
         }
-        flow == Flow::Refused
     }
 
     /// Its share of this turn is used up.
@@ -413,9 +418,9 @@ impl<D: Driver> Turn<D> {
                 }
                 Item::Ping(payload) => {
                     self.used.idle_frames += 1;
-                    self.world.pong(id, &payload);
-                    self.shard
-                        .handle(now, Event::Activity { conn: id }, &mut self.world);
+                    let pong = control_frame(0xa, &payload);
+                    let flow = self.shard.pinged(now, id, pong, &mut self.world);
+                    self.obey(id, flow);
                 }
                 Item::Pong => {
                     self.used.idle_frames += 1;
@@ -425,7 +430,7 @@ impl<D: Driver> Turn<D> {
                 Item::Close(echo) => {
                     self.shard
                         .handle(now, Event::Activity { conn: id }, &mut self.world);
-                    self.world.leave(id, crate::ws::control_frame(0x8, &echo));
+                    self.world.leave(id, control_frame(0x8, &echo));
                     return;
                 }
             }

@@ -443,7 +443,6 @@ impl<D: Driver> Turn<D> {
             place: None,
             seat,
             phase: Phase::Open,
-            pong: None,
             ended: false,
             blocked: false,
             dirty: false,
