@@ -50,7 +50,6 @@ impl State {
     fn held(&self) -> Held {
         let records = self.records.iter();
         let control = self.control.iter();
-        let directory = self.directory.iter();
         Held {
             appends: records
                 .map(|((stream, seq), (entry, bytes))| Append {
@@ -65,13 +64,7 @@ impl State {
             records: control
                 .map(|((realm, key), value)| (realm.clone(), key.clone(), value.clone()))
                 .collect(),
-            directory: directory
-                .map(|(key, (realm, value))| DirectoryEntry {
-                    key: key.clone(),
-                    realm: realm.clone(),
-                    value: value.clone(),
-                })
-                .collect(),
+            directory: self.directory.iter().map(DirectoryEntry::from).collect(),
         }
     }
 
@@ -224,11 +217,6 @@ impl ControlStore for Memory {
     fn directory(&self, kind: DirectoryKind) -> Result<Vec<DirectoryEntry>, StoreError> {
         let state = self.lock();
         let entries = state.directory.iter().filter(|(key, _)| key.kind == kind);
-        let entries = entries.map(|(key, (realm, value))| DirectoryEntry {
-            key: key.clone(),
-            realm: realm.clone(),
-            value: value.clone(),
-        });
-        Ok(entries.collect())
+        Ok(entries.map(DirectoryEntry::from).collect())
     }
 }

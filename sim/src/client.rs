@@ -104,6 +104,12 @@ pub trait Kind {
 
     /// Nothing goes wrong any more: what is uncertain is to be found out.
     fn heal(&mut self) {}
+
+    /// Everybody holds everything: calls are to be left.
+    fn part(&mut self) {}
+
+    /// Nothing changes any more: whoever is in a call is to be heard in it, and whoever is not, not.
+    fn answer_the_roll(&mut self) {}
 }
 
 /// A client.
@@ -215,5 +221,15 @@ impl Client {
     pub(crate) fn heal(&mut self) {
         self.actions = 0;
         self.kinds.iter_mut().for_each(|kind| kind.heal());
+    }
+
+    /// Calls are to be left.
+    pub(crate) fn part(&mut self) {
+        self.kinds.iter_mut().for_each(|kind| kind.part());
+    }
+
+    /// The roll is called.
+    pub(crate) fn answer_the_roll(&mut self) {
+        self.kinds.iter_mut().for_each(|kind| kind.answer_the_roll());
     }
 }

@@ -46,6 +46,12 @@ pub fn realm(workspace: usize) -> RealmId {
     RealmId(format!("ws:{workspace}").into())
 }
 
+/// The workspace whose records lie there, or beside it in a partition of its own.
+pub fn workspace_of(realm: &RealmId) -> Option<usize> {
+    let name = realm.0.split('/').next()?;
+    name.strip_prefix("ws:")?.parse().ok()
+}
+
 /// A workspace as the operator mints it: the same in every world.
 pub fn minted(workspace: usize) -> Option<Minted> {
     static MINTED: Mutex<BTreeMap<usize, Option<Minted>>> = Mutex::new(BTreeMap::new());

@@ -8,7 +8,7 @@ mod both_numbers;
 mod deaf_ear;
 mod deaf_to_eviction;
 mod dropped_push;
-mod drowsy;
+mod lingering_call;
 mod list_with_a_hole;
 mod lost_notice;
 mod miscounted;
@@ -16,9 +16,10 @@ mod newest_first;
 mod nothing_shed;
 mod overtaking;
 mod revoked_ear;
+mod seat_kept;
 mod second_hand;
+mod silent_ringer;
 mod skipped_item;
-mod sound_sleep;
 mod talkative;
 
 use crate::dice::Dice;
@@ -28,7 +29,7 @@ use crate::world::{Line, messages};
 use bytes::Bytes;
 use drover_engine::effects::{CloseHow, Stores};
 use drover_engine::outbox::{Outbound, cost};
-use drover_engine::wake::Wake;
+use drover_engine::wake::{Category, Wake};
 use drover_wire::ws;
 
 /// One way to break the rules.
@@ -43,6 +44,16 @@ pub trait Saboteur {
 
     /// The engine is handed a message.
     fn reads(&mut self, _line: Line, _message: &[u8]) {}
+
+    /// The engine is handed a message; what it is handed instead.
+    fn hands(&mut self, _line: Line, message: Bytes) -> Bytes {
+        message
+    }
+
+    /// A connection is gone; whether the engine is told.
+    fn tells_of_end(&mut self, _line: Line) -> bool {
+        true
+    }
 
     /// The engine queues messages for a connection; what is queued instead, and where. Whether the engine is told that
     /// they fit follows from those that go where it wanted.
@@ -111,6 +122,12 @@ pub const ALL: &[(&str, Hire)] = &[
     ("revoked-ear", || Box::<revoked_ear::RevokedEar>::default()),
     // One that forgets that somebody is in a call.
     ("deaf-ear", || Box::<deaf_ear::DeafEar>::default()),
+    // One in which the last one's bye ends no call.
+    ("lingering-call", || {
+        Box::<lingering_call::LingeringCall>::default()
+    }),
+    // One that keeps the sessions, and seats, of connections that are gone.
+    ("seat-kept", || Box::<seat_kept::SeatKept>::default()),
     // One that queues audio with everything else.
     ("audio-in-line", || Box::<audio_in_line::AudioInLine>::default()),
     // One that keeps every frame of a stream, however old.
@@ -122,9 +139,13 @@ pub const ALL: &[(&str, Hire)] = &[
     // One that counts one key package too few.
     ("miscounted", || Box::<miscounted::Miscounted>::default()),
     // One whose calls wake nobody.
-    ("sound-sleep", || Box::<sound_sleep::SoundSleep>::default()),
+    ("sound-sleep", || {
+        Box::new(silent_ringer::SilentRinger(Category::Call))
+    }),
     // One whose messages wake nobody.
-    ("drowsy", || Box::<drowsy::Drowsy>::default()),
+    ("drowsy", || {
+        Box::new(silent_ringer::SilentRinger(Category::Message))
+    }),
     // One that logs what nobody may read.
     ("talkative", || Box::<talkative::Talkative>::default()),
 ];

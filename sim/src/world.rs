@@ -2,46 +2,42 @@
 //! the net, and time. One thing happens after the other, in an order that the seed decides.
 //!
 //! The borders are production's: [`drover_engine::Effects`] for what a shard does, [`Shard::message`],
-//! [`Shard::handle`] and [`Shard::end_of_turn`] for what it is told, the two store traits behind it. A turn is made as
-//! `transport`'s is: letters, sockets, deadlines, the open batch, then one write for each connection.
+//! [`Shard::handle`] and [`Shard::end_of_turn`] for what it is told, the two store traits behind it.
 
 mod agenda;
 mod clock;
+mod dial;
+mod disk;
+mod mail;
 mod net;
 mod outside;
 mod people;
+mod stages;
 mod told;
+mod turn;
 mod view;
+mod words;
 
 pub use agenda::Happening;
 pub use clock::EPOCH_MS;
 pub(crate) use net::is_media;
 pub use net::{Line, messages};
 pub use outside::Outside;
-pub use told::tag_of;
+pub use words::tag_of;
 
 use crate::client::{Client, State};
 use crate::coverage::Coverage;
 use crate::model::WINDOW_MS;
 use crate::plan::{Fault, Feature, Plan};
 use crate::sabotage::Saboteur;
-use crate::world::net::{Input, Output, Phase};
-use crate::world::outside::Letter;
-use crate::world::view::View;
+use crate::world::mail::Letter;
+use crate::world::net::{Output, Phase};
+use crate::world::stages::Stage;
 use drover_engine::config::Push;
 use drover_engine::metrics::Metrics;
 use drover_engine::shard::Challenges;
-use drover_engine::{Config, Directory, Event, Flow, Peer, Shard};
+use drover_engine::{Config, Directory, Shard};
 use std::sync::Arc;
-
-/// No run is longer than so many happenings.
-const HAPPENINGS_MAX: u64 = 400_000;
-/// It goes wild for no more than so many of them, and for two hours.
-const WILD_MAX: u64 = 12_000;
-/// See [`WILD_MAX`].
-const WILD_US: u64 = 7_200_000_000;
-/// No world takes longer than that to come to rest, once it is healed: three hours.
-const REST_US: u64 = 10_800_000_000;
 
 /// See the module.
 pub struct World {
@@ -50,22 +46,6 @@ pub struct World {
     clients: Vec<Client>,
     out: Outside,
     happened: u64,
-}
-
-/// How far the end has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
-    /// Everything goes wrong.
-    Wild,
-    /// Nothing goes wrong any more; everybody finishes what they began.
-    Healed,
-    /// Everybody sends one more envelope in each group, so that whoever is owed a notice gets it: it comes before the
-    /// next frame of the group (02 §9).
-    Nudged,
-    /// Everybody reconciles.
-    Reconciling,
-    /// All is compared.
-    Over,
 }
 
 /// What a run came to.
@@ -141,134 +121,6 @@ impl World {
             hash: self.out.trace.hash(),
             violation: self.out.model.violation.clone(),
             lines: self.out.trace.into_lines(),
-        }
-    }
-
-    /// Lets things happen until every client rests.
-    fn until_rest(&mut self, stage: Stage) {
-        let patience = self.out.now_us() + REST_US;
-        while self.out.model.violation.is_none() && !self.rests(stage) {
-            self.happened += 1;
-            if self.happened > HAPPENINGS_MAX || self.out.now_us() > patience {
-                let waits = self.clients.iter();
-                let waits = waits.filter(|c| !c.rests || self.may_read(c) && !self.is_connected(c));
-                let waits: Vec<_> = waits.map(|c| c.session.describe()).collect();
-                return self.out.model.fail("the world comes to rest", || {
-                    format!("{stage:?}: {}", waits.join("; "))
-                });
-            }
-            if stage == Stage::Wild {
-                self.misfortunes();
-            }
-            let Some(happening) = self.out.agenda.next() else {
-                return self.out.model.fail("the world comes to rest", || {
-                    format!("{stage:?}: nothing happens any more")
-                });
-            };
-            self.out.clock.now_us = self.out.agenda.now_us();
-            self.happen(happening);
-            for line in crate::log::lines() {
-                self.out.coverage.add("log lines", 1);
-                self.out.model.logged(&line);
-            }
-            if let Some(broken) = self.out.model.calls.broken() {
-                self.out.model.fail(broken.rule, || broken.what);
-            }
-            for complaint in self.out.store.complaints() {
-                self.out.model.fail("the store's rules are kept", || complaint);
-            }
-        }
-    }
-
-    fn rests(&self, stage: Stage) -> bool {
-        if stage == Stage::Wild {
-            let founded = |access: &crate::model::Access| access.head().is_some();
-            return self.happened > WILD_MAX
-                || self.out.now_us() > WILD_US
-                || self.out.model.access.iter().all(founded)
-                    && self.clients.iter().all(|c| c.rests || !self.may_read(c));
-        }
-        let whole = |client: &Client| client.session.held.values().all(|held| held.whole);
-        self.clients.iter().all(|client| {
-            client.rests
-                && (!self.may_read(client)
-                    || self.is_connected(client) && (stage != Stage::Reconciling || whole(client)))
-        })
-    }
-
-    /// Whether the newest set lists it.
-    fn may_read(&self, client: &Client) -> bool {
-        self.out.model.access[client.session.workspace].lists(&client.device())
-    }
-
-    /// Whether somebody else of its workspace was there to send it something.
-    fn has_company(&self, at: usize) -> bool {
-        let workspace = self.clients[at].session.workspace;
-        let others = self
-            .clients
-            .iter()
-            .enumerate()
-            .filter(|(other, c)| *other != at && c.session.workspace == workspace && self.may_read(c));
-        others.count() > 0
-    }
-
-    /// Whether both ends have the connection.
-    fn is_connected(&self, client: &Client) -> bool {
-        let open = |line: Line| self.out.net.conns[line].is_open();
-        client.session.line.is_some_and(open)
-    }
-
-    fn next_stage(&mut self, stage: Stage) -> Stage {
-        for client in 0..self.clients.len() {
-            self.soon(client);
-        }
-        match stage {
-            Stage::Wild => {
-                self.out.heal();
-                // What was acknowledged survives this one as it did all others.
-                if self.shards.is_empty() {
-                    self.start();
-                } else {
-                    self.crash(0);
-                }
-                self.clients.iter_mut().for_each(Client::heal);
-                Stage::Healed
-            }
-            Stage::Healed => {
-                for client in 0..self.clients.len() {
-                    if self.may_read(&self.clients[client]) {
-                        self.clients[client].nudge(&mut self.out);
-                    }
-                }
-                Stage::Nudged
-            }
-            Stage::Nudged => {
-                for at in 0..self.clients.len() {
-                    if self.may_read(&self.clients[at]) && self.has_company(at) {
-                        self.clients[at].session.settled(&mut self.out);
-                    }
-                    let client = &mut self.clients[at];
-                    client.wants_whole = true;
-                    client
-                        .session
-                        .held
-                        .values_mut()
-                        .for_each(|held| held.whole = false);
-                }
-                Stage::Reconciling
-            }
-            Stage::Reconciling | Stage::Over => {
-                self.out.model.settle();
-                for client in &self.clients {
-                    if self.may_read(client) {
-                        for (group, held) in &client.session.held {
-                            let name = &client.session.name;
-                            self.out.model.compare(name, *group, &held.envelopes);
-                        }
-                    }
-                }
-                Stage::Over
-            }
         }
     }
 
@@ -475,7 +327,7 @@ impl World {
             match output {
                 Output::Message(message) => {
                     self.out
-                        .note_line(b'<', line, |text| text.push_str(&told::describe(&message)));
+                        .note_line(b'<', line, |text| text.push_str(&words::describe(&message)));
                     self.out.trace_bytes(&message);
                     if self.clients[client].session.line == Some(line) {
                         self.clients[client].receive(&message, &mut self.out);
@@ -507,139 +359,6 @@ impl World {
             self.out.note_line(b'x', line, |text| text.push_str("is gone"));
             self.clients[client].lost(&mut self.out);
             self.acts_in(client, 100);
-        }
-    }
-
-    // ---- a turn
-
-    fn turn(&mut self, shard: usize) {
-        let now = self.out.now();
-        self.out.model.wakes.is_late(now.wall_ms);
-        for letter in self.out.letters(shard) {
-            match letter {
-                Letter::Stored(ticket, answer) => {
-                    self.out.answered(shard, ticket, &answer);
-                    self.handle(shard, Event::Stored { ticket, answer });
-                }
-                Letter::Offloaded(ticket, matches) => {
-                    self.handle(shard, Event::Offloaded { ticket, matches });
-                }
-                Letter::Posted(message) => self.handle(shard, Event::Posted(message)),
-                Letter::Opened(line) => {
-                    let conn = &self.out.net.conns[line];
-                    if conn.is_open() {
-                        let (conn, source) = (conn.id, self.clients[conn.client].session.source());
-                        let peer = Peer {
-                            source: source.into(),
-                        };
-                        self.handle(shard, Event::Opened { conn, peer });
-                    }
-                }
-                Letter::Parcel(line, session) => {
-                    let conn = self.out.net.settle_on(line, shard);
-                    self.handle(shard, Event::Arrived { conn, session });
-                    self.out.net.mark_readable(line);
-                }
-            }
-        }
-        self.settle(shard);
-        for line in self.out.readable(shard) {
-            let most = self.out.misfortune.skewed(1, 64) as usize;
-            self.read(line, most);
-        }
-        if self.shards[shard]
-            .next_wake_ms()
-            .is_some_and(|at| at <= now.mono_ms)
-        {
-            self.handle(shard, Event::Tick);
-        }
-        if self.shards[shard].is_answering() {
-            self.handle(shard, Event::Answer);
-        }
-        self.settle(shard);
-        self.shards[shard].end_of_turn(now, &mut View::new(shard, &mut self.out));
-        let judged = self.out.model.wakes.turn_ends(shard);
-        self.out.model.judge(judged);
-        for client in std::mem::take(&mut self.out.woken) {
-            self.wakes_up(client);
-        }
-        self.settle(shard);
-        self.out.flush_dirty(shard);
-        self.settle(shard);
-        self.wake_shard(shard);
-    }
-
-    fn handle(&mut self, shard: usize, event: Event) {
-        let now = self.out.now();
-        self.shards[shard].handle(now, event, &mut View::new(shard, &mut self.out));
-        self.settle(shard);
-    }
-
-    /// Lets the engine read up to `most` messages of a connection.
-    fn read(&mut self, line: Line, most: usize) {
-        for _ in 0..most {
-            let conn = &mut self.out.net.conns[line];
-            if !conn.is_open() || conn.paused {
-                return;
-            }
-            let (shard, id, client) = (conn.shard, conn.id, conn.client);
-            let Some(input) = conn.inbox.pop_front() else {
-                return;
-            };
-            match input {
-                Input::Message(message) => {
-                    let session = &self.clients[client].session;
-                    self.out
-                        .taken(session.workspace, &session.identity, line, &message);
-                    let now = self.out.now();
-                    let is_call = self.out.call_begins(shard, line, now, &message);
-                    let mut view = View::new(shard, &mut self.out);
-                    if self.shards[shard].message(now, id, message, &mut view) == Flow::Pause {
-                        self.out.net.conns[line].paused = true;
-                    }
-                    if is_call {
-                        self.out.call_ends(shard);
-                    }
-                    self.settle(shard);
-                }
-                Input::Activity => self.handle(shard, Event::Activity { conn: id }),
-            }
-        }
-        let conn = &self.out.net.conns[line];
-        if conn.is_open() && !conn.paused && !conn.inbox.is_empty() {
-            let shard = conn.shard;
-            self.out.net.mark_readable(line);
-            self.out.wake(shard);
-        }
-    }
-
-    /// Tells the engine what came of its effects, as the transport does.
-    fn settle(&mut self, _shard: usize) {
-        loop {
-            let sessions = self.out.sessions();
-            self.out.model.calls.counts(sessions);
-            if let Some(line) = self.out.net.closed.pop_front() {
-                let (shard, conn) = (self.out.net.conns[line].shard, self.out.net.conns[line].id);
-                let now = self.out.now();
-                let mut view = View::new(shard, &mut self.out);
-                self.shards[shard].handle(now, Event::Closed { conn }, &mut view);
-                self.out.net.forget(line);
-                self.out.ended(line);
-            } else if let Some(line) = self.out.net.moving.pop_front() {
-                self.out.depart(line);
-            } else if let Some(line) = self.out.net.resumed.pop_front() {
-                let most = self.out.misfortune.skewed(1, 64) as usize;
-                self.read(line, most);
-            } else if let Some(line) = self.out.net.roomy.pop_front() {
-                if self.out.net.conns[line].is_open() {
-                    let (shard, conn) = (self.out.net.conns[line].shard, self.out.net.conns[line].id);
-                    let now = self.out.now();
-                    let mut view = View::new(shard, &mut self.out);
-                    self.shards[shard].handle(now, Event::Room { conn }, &mut view);
-                }
-            } else {
-                return;
-            }
         }
     }
 }

@@ -80,8 +80,11 @@ fn what_it_is_there_for_comes_to_pass() {
         "MEDIA heard",
         "MEDIA over budget",
         "MEDIA shed",
+        "RECON lists",
         "acknowledgements",
         "calls dropped for silence",
+        "calls left without a word",
+        "calls open in the end",
         "closed for silence",
         "closed with their workspace",
         "crashes",
@@ -95,6 +98,7 @@ fn what_it_is_there_for_comes_to_pass() {
         "notices",
         "readers that stop",
         "replays cut short",
+        "roll calls",
         "sessions in the map form",
         "sleeps",
         "sockets cut",
@@ -113,6 +117,30 @@ const STORIES: &[(u64, &str)] = &[
         "a registration that ran out stays gone when the clock is put back",
     ),
     (1204, "a connection given up that does not read is not connected"),
+    (
+        5834,
+        "what is stored after its workspace was given up wakes when that is read again",
+    ),
+    (
+        12095,
+        "the bye to a call whose last participant can't be seen to have gone is taken",
+    ),
+    (
+        24940,
+        "which of two registrations under way is done last nobody can say",
+    ),
+    (
+        28879,
+        "a head that was asked for before a publication may be told after it, behind earlier answers",
+    ),
+    (
+        32197,
+        "a call whose participants can't be seen to have gone may find no place when it is opened again",
+    ),
+    (
+        56713,
+        "a workspace is uncertain, and read again, after a write beside it too",
+    ),
 ];
 
 #[test]

@@ -78,6 +78,17 @@ pub struct DirectoryEntry {
     pub value: Bytes,
 }
 
+/// As a directory that is a map holds it.
+impl From<(&DirectoryKey, &(RealmId, Bytes))> for DirectoryEntry {
+    fn from((key, (realm, value)): (&DirectoryKey, &(RealmId, Bytes))) -> Self {
+        Self {
+            key: key.clone(),
+            realm: realm.clone(),
+            value: value.clone(),
+        }
+    }
+}
+
 /// Ordered records per realm. Every implementation passes `storage/tests/contract.rs`.
 pub trait ControlStore: Send + Sync {
     /// Every record of the realm, ascending by key.

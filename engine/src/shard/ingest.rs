@@ -13,6 +13,7 @@ use crate::limits::{HANDSHAKE_BYTES_MAX, HANDSHAKE_PER_MINUTE, UNCOMMITTED_BYTES
 use crate::message;
 use crate::outbox::{Outbound, cost};
 use crate::session::Owed;
+use crate::wake::Category;
 use bytes::Bytes;
 use drover_storage::log::StreamKind;
 use drover_wire::envelope::{CT_BYTES_MAX, Envelope};
@@ -45,6 +46,8 @@ struct Batch {
     usage: Vec<(u32, u64)>,
     /// What it deletes.
     parts: Vec<Part>,
+    /// What it holds of realms given up while it was under way, to wake for.
+    given_up: Vec<(u32, Category)>,
     bytes: usize,
 }
 
@@ -83,9 +86,21 @@ impl Ingest {
     }
 
     /// Takes everything of a realm that is given up out of both batches. What is under way may still become durable;
-    /// nobody is left to be told. Returns whether there was any such.
+    /// nobody is left to be told, but absent devices are woken. Returns whether there was any such.
     pub(super) fn forget(&mut self, realm: u32, is_of_realm: impl Fn(u32) -> bool) -> bool {
         let involved = (self.under_way.iter()).any(|batch| batch.usage.iter().any(|(r, _)| *r == realm));
+        if let Some(batch) = &mut self.under_way {
+            if batch.runs.iter().any(|run| is_of_realm(run.group)) {
+                batch.given_up.push((realm, Category::Message));
+            }
+            if batch
+                .handshakes
+                .iter()
+                .any(|handshake| is_of_realm(handshake.group))
+            {
+                batch.given_up.push((realm, Category::Handshake));
+            }
+        }
         for batch in std::iter::once(&mut self.open).chain(&mut self.under_way) {
             batch.groups.retain(|group| !is_of_realm(*group));
             batch.runs.retain(|run| !is_of_realm(run.group));

@@ -45,7 +45,7 @@ use crate::limits::ANSWERS_WAITING_MAX;
 use crate::metrics::Metrics;
 use crate::realm::{Admission, Realm};
 use crate::session::{State, Waiting};
-use crate::wake::{Wake, WakeHandle};
+use crate::wake::{Category, Wake, WakeHandle};
 use bytes::Bytes;
 use drover_media::{Calls, MediaFrame};
 use drover_storage::RealmId;
@@ -205,6 +205,8 @@ enum Waiter {
     },
     Operator(Operator),
     ForgetHandle(WakeHandle),
+    /// Something of this category was stored after the realm was given up.
+    Wake(Category),
     Sweep,
 }
 

@@ -161,6 +161,8 @@ impl Shard {
                 self.enqueue(slot, control::Op::Wake(wake::WakeOp::Forget(handle)), fx);
             }
             Waiter::ForgetHandle(_) => {} // the next wake finds out again
+            Waiter::Wake(category) if is_there => self.wake_absent(slot, category),
+            Waiter::Wake(_) => {} // a failed read wakes nobody (12 §5)
             Waiter::Sweep => self.sweep_realm(slot, is_there, fx),
             Waiter::Remote { origin, request } => self.send_answer(origin, control::unread(&request), fx),
             Waiter::Operator(operator) => self.serve_operator(slot, operator, is_there, fx),

@@ -297,6 +297,37 @@ fn an_unknown_outcome_is_read_back() {
     }
 }
 
+/// W12.7: what becomes durable after its workspace was given up is acknowledged, and wakes; not if the workspace can't be
+/// read again (12 §5).
+#[test]
+fn what_is_stored_wakes_though_its_workspace_was_given_up() {
+    for (is_read, want) in [(true, &[(1, Category::Message)][..]), (false, &[])] {
+        let member = Device::new(5);
+        let (mut w, ws, c) = founded(&[&member]);
+        registered(&mut w, &member, 1, MESSAGE);
+        let other = w.login(&ws.recovery, &[group(1)]);
+        w.hold(Kind::Append);
+        w.say(c, send(group(1), b"x"));
+        let at = w.now.wall_ms + DAY_MS;
+        w.store.fail_next(Kind::Commit, Fault::UnknownLost);
+        let got = w.ask(other, register(2, CALL, at));
+        assert_retry(&got[1], Code::Failover);
+        assert_eq!(woken(&mut w), [], "nothing is stored yet");
+        if !is_read {
+            w.store.fail_next(Kind::Load, Fault::NotCommitted);
+        }
+        w.release(Kind::Append);
+        assert_eq!(w.got(c)[0].ack_seq(), Some(1));
+        assert_eq!(woken(&mut w), want);
+        // Once: nothing of it is left for whoever comes back.
+        w.advance(WINDOW_MS);
+        let back = w.login(&ws.founder, &[group(1)]);
+        assert_eq!(woken(&mut w), []);
+        w.stored(back, group(1), b"y");
+        assert_eq!(woken(&mut w), [(1, Category::Message)]);
+    }
+}
+
 /// W12.6: the relay's own forms end the session, and so does any form before it is Ready.
 #[test]
 fn wake_is_for_ready_sessions_and_upward_forms() {

@@ -1,6 +1,7 @@
 //! Calls: offers and answers, declines and byes, and talks meanwhile, in calls it is in and in others. What becomes of
-//! each frame the model knows. In the end it joins the call of its group and says a last word in each it is in, so that
-//! every call is found as the model has it.
+//! each frame the model knows. When nothing goes wrong any more it joins the call of its group once more, so that there
+//! are calls in the end; later it leaves with a bye, or without a word, or stays; at last it says a word in every call
+//! that there may be, so that each is found as the model has it, and each that has ended is found to have.
 
 use super::{Kind, Session};
 use crate::model::stream;
@@ -15,8 +16,16 @@ const IDS: u8 = 4;
 #[derive(Default)]
 pub struct Caller {
     said: u64,
-    /// It has yet to say its last word.
-    is_last: bool,
+    /// What it has yet to do of the end.
+    last: Option<Last>,
+}
+
+/// The end, step by step.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Last {
+    Joins,
+    Parts,
+    AnswersTheRoll,
 }
 
 /// What it says in one go.
@@ -79,32 +88,80 @@ impl Caller {
         });
         words.collect()
     }
-}
 
-impl Kind for Caller {
-    fn act(&mut self, me: &mut Session, out: &mut Outside) {
-        let is_last = std::mem::take(&mut self.is_last);
-        let Some(line) = me.line.filter(|_| !me.proved.is_empty() && me.may_say()) else {
-            return;
-        };
+    fn chat(&mut self, line: Line, me: &Session, out: &mut Outside) -> Vec<Word> {
         let mut words = Vec::new();
-        if is_last && let Some(group) = me.proved.first() {
-            let call_id = CallId([group.0[0] % IDS; 16]);
-            words.push(Word::Call(call_id, *group, 1, 8));
-            for call_id in out.model.calls.of(line).into_iter().chain([call_id]) {
-                self.said += 1;
-                words.push(Word::Media(call_id, stream(line, 0), self.said, 8));
-            }
-            out.coverage.add("last words in calls", 1);
-        }
-        let more = if is_last { 0 } else { out.dice.between(1, 3) };
-        for _ in 0..more {
+        for _ in 0..out.dice.between(1, 3) {
             let calls = out.model.calls.of(line).len();
             if out.dice.chance(if calls == 0 { 0.9 } else { 0.2 }) {
                 words.extend(self.call(me, out));
             } else {
                 words.extend(self.talk(line, me, out));
             }
+        }
+        words
+    }
+
+    /// The call of its group, once more, and a word in each that it is in.
+    fn join(&mut self, line: Line, me: &Session, out: &mut Outside) -> Vec<Word> {
+        let Some(group) = me.proved.first() else {
+            return Vec::new();
+        };
+        let call_id = CallId([group.0[0] % IDS; 16]);
+        let mut words = vec![Word::Call(call_id, *group, 1, 8)];
+        let others = out.model.calls.of(line).into_iter().filter(|id| *id != call_id);
+        words.extend(self.word_in(others.chain([call_id]), line));
+        words
+    }
+
+    /// Out of all its calls, or of none.
+    fn part(&mut self, line: Line, me: &mut Session, out: &mut Outside) -> Vec<Word> {
+        let mine = out.model.calls.of(line);
+        match out.dice.below(3) {
+            0 => Vec::new(),
+            1 if me.is_idle() && !mine.is_empty() => {
+                out.coverage.add("calls left without a word", mine.len() as u64);
+                me.hang_up(out);
+                Vec::new()
+            }
+            _ => {
+                let groups = mine
+                    .into_iter()
+                    .filter_map(|id| Some((id, out.model.calls.group(id)?)));
+                groups.map(|(id, group)| Word::Call(id, group, 4, 8)).collect()
+            }
+        }
+    }
+
+    /// A short word in each of these calls.
+    fn word_in(&mut self, calls: impl Iterator<Item = CallId>, line: Line) -> Vec<Word> {
+        calls
+            .map(|call_id| {
+                self.said += 1;
+                Word::Media(call_id, stream(line, 0), self.said, 8)
+            })
+            .collect()
+    }
+}
+
+impl Kind for Caller {
+    fn act(&mut self, me: &mut Session, out: &mut Outside) {
+        let last = self.last.take();
+        let Some(line) = me.line.filter(|_| me.may_say()) else {
+            return;
+        };
+        let words = match last {
+            None if me.proved.is_empty() => return,
+            None => self.chat(line, me, out),
+            Some(Last::Joins) => self.join(line, me, out),
+            Some(Last::Parts) => self.part(line, me, out),
+            Some(Last::AnswersTheRoll) => {
+                out.coverage.add("roll calls", 1);
+                self.word_in((0..IDS).map(|n| CallId([n; 16])), line)
+            }
+        };
+        if words.is_empty() {
+            return;
         }
         let longest = [0x5a; 4_097];
         let audio: Vec<Vec<u8>> = words
@@ -137,10 +194,18 @@ impl Kind for Caller {
     }
 
     fn is_busy(&self) -> bool {
-        self.is_last
+        self.last.is_some()
     }
 
     fn heal(&mut self) {
-        self.is_last = true;
+        self.last = Some(Last::Joins);
+    }
+
+    fn part(&mut self) {
+        self.last = Some(Last::Parts);
+    }
+
+    fn answer_the_roll(&mut self) {
+        self.last = Some(Last::AnswersTheRoll);
     }
 }

@@ -1,8 +1,9 @@
 //! Who may do what in one workspace, as far as anybody was told.
 
+use crate::world::Line;
 use drover_client::wire::access::AccessSet;
 use drover_wire::id::{EntryHash, Hash, PublicKey, Salt};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// See the module.
 #[derive(Default)]
@@ -18,6 +19,9 @@ pub struct Access {
     /// Devices that handed in an invite's right code and have no answer yet: a seat may be theirs at any moment, and
     /// with it they come in again (05 §10).
     seating: BTreeSet<PublicKey>,
+    /// By connection: the head's version when the relay was handed each ACCESS that is not answered. Refusals are not
+    /// told apart, so one may stay.
+    asked: BTreeMap<Line, VecDeque<u64>>,
     /// Every device there is, to tell whom an entry means.
     pub devices: Vec<PublicKey>,
 }
@@ -67,17 +71,22 @@ impl Access {
         self.sets.insert(set.digest(), set.clone());
     }
 
-    /// It was told that this set is the head; an error if another one of its version was.
-    pub fn accepted(&mut self, digest: Hash) -> Result<(), String> {
+    /// The relay is handed an ACCESS.
+    pub fn asks(&mut self, line: Line) {
+        let version = self.head().map_or(0, |head| head.version);
+        self.asked.entry(line).or_default().push_back(version);
+    }
+
+    /// This connection is told that this set is the head; an error if another one of its version was, or if it was not
+    /// when the connection asked: the answer may have waited for others before it.
+    pub fn accepted(&mut self, line: Line, digest: Hash) -> Result<(), String> {
+        let since = self.asked.get_mut(&line).and_then(VecDeque::pop_front);
         let Some(set) = self.sets.get(&digest).cloned() else {
             return Err(format!("{digest:?} is the head and nobody published it"));
         };
         let before = self.head().cloned();
-        if let Some(newer) = before.as_ref().filter(|b| b.version > set.version) {
-            return Err(format!(
-                "version {} is the head after {} was",
-                set.version, newer.version
-            ));
+        if let Some(newer) = since.filter(|since| *since > set.version) {
+            return Err(format!("version {} is the head after {newer} was", set.version));
         }
         if let Some(other) = self.accepted.insert(set.version, digest)
             && other != digest

@@ -97,7 +97,6 @@ impl Image {
         };
         let streams = self.streams.iter();
         let records = self.control.iter();
-        let directory = self.directory.iter();
         Held {
             appends: streams
                 .flat_map(|(stream, records)| records.iter().map(|(seq, r)| append(*stream, *seq, r)))
@@ -106,13 +105,7 @@ impl Image {
             records: records
                 .flat_map(|(realm, r)| r.iter().map(|(k, v)| (realm.clone(), k.clone(), v.clone())))
                 .collect(),
-            directory: directory
-                .map(|(key, (realm, value))| DirectoryEntry {
-                    key: key.clone(),
-                    realm: realm.clone(),
-                    value: value.clone(),
-                })
-                .collect(),
+            directory: self.directory.iter().map(DirectoryEntry::from).collect(),
         }
     }
 
@@ -250,13 +243,7 @@ impl Image {
 
     pub(super) fn directory(&self, kind: DirectoryKind) -> Vec<DirectoryEntry> {
         let entries = self.directory.iter().filter(|(key, _)| key.kind == kind);
-        entries
-            .map(|(key, (realm, value))| DirectoryEntry {
-                key: key.clone(),
-                realm: realm.clone(),
-                value: value.clone(),
-            })
-            .collect()
+        entries.map(DirectoryEntry::from).collect()
     }
 }
 

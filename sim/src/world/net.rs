@@ -2,7 +2,7 @@
 //! when the socket dies; what a client writes arrives as whole messages or not at all.
 
 use super::agenda::{Agenda, Happening};
-use super::told::tag_of;
+use super::words::tag_of;
 use crate::model::Calls;
 use bytes::{Buf, Bytes, BytesMut};
 use drover_engine::ConnId;
@@ -320,6 +320,15 @@ impl Net {
             outputs.push(output);
         }
         outputs
+    }
+
+    /// Whether both ends of every connection agree whether there is one.
+    pub(super) fn is_settled(&self) -> bool {
+        let agree = |conn: &Conn| match conn.held {
+            true => conn.is_open(),
+            false => matches!(conn.phase, Phase::Gone),
+        };
+        self.closed.is_empty() && self.conns.iter().all(agree)
     }
 
     /// Bytes that wait in the socket.

@@ -1,45 +1,29 @@
-//! Everything outside the shards, and what happens to it: the net, the store's pace, mail between shards, misfortune.
+//! Everything outside the shards: what there is of it, its time and its misfortunes, the process that begins and ends,
+//! and the operator who mints workspaces. What happens to it has files of its own.
 
 use super::agenda::{Agenda, Happening};
 use super::clock::Clock;
-use super::net::{Input, Line, Net, Phase};
+use super::mail::{Letter, Mailbox};
+use super::net::{Line, Net};
 use crate::codes;
 use crate::coverage::Coverage;
 use crate::dice::Dice;
 use crate::model::Model;
 use crate::plan::{Fault, Plan};
 use crate::sabotage::Saboteur;
-use crate::store::{SimStore, Verdict};
+use crate::store::SimStore;
 use crate::trace::Trace;
-use bytes::Bytes;
 use drover_engine::bootstrap::Banner;
-use drover_engine::effects::{StoreRequest, Stores};
-use drover_engine::event::{StoreAnswer, Ticket};
+use drover_engine::effects::Stores;
 use drover_engine::metrics::Metrics;
-use drover_engine::shard::{Operator, Session, ShardMessage};
+use drover_engine::shard::{Operator, ShardMessage};
 use drover_engine::wake::Category;
 use drover_engine::{Directory, Now};
-use drover_storage::StoreError;
-use drover_storage::log::StreamKind;
 use drover_wire::id::{GroupId, PublicKey, Token};
 use ed25519_dalek::SigningKey;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
-use std::sync::{Arc, Mutex, PoisonError};
-
-/// Mail for a shard.
-pub(super) enum Letter {
-    Stored(Ticket, StoreAnswer),
-    Offloaded(Ticket, bool),
-    Posted(ShardMessage),
-    /// A connection was accepted.
-    Opened(Line),
-    /// A connection with its state.
-    Parcel(Line, Box<Session>),
-}
-
-/// One shard's, written to by the stores' answers as well.
-type Mailbox = Arc<Mutex<VecDeque<Letter>>>;
+use std::sync::Arc;
 
 /// See the module.
 pub struct Outside {
@@ -58,10 +42,10 @@ pub struct Outside {
     pub store: Arc<SimStore>,
     /// By shard, with the saboteur in between.
     pub(super) stores: Vec<Stores>,
-    mail: Vec<Mailbox>,
+    pub(super) mail: Vec<Mailbox>,
     /// By shard: when its next turn is due.
-    turns: Vec<Option<u64>>,
-    writes_due: Vec<bool>,
+    pub(super) turns: Vec<Option<u64>>,
+    pub(super) writes_due: Vec<bool>,
     /// Counts the processes.
     pub(super) process: u64,
     pub(crate) saboteur: Option<Box<dyn Saboteur>>,
@@ -88,6 +72,8 @@ pub struct Outside {
     healed: bool,
     /// By shard and ticket: the workspaces of what is on its way to the log.
     pub(super) appends: BTreeMap<(usize, u64), BTreeSet<(usize, Category)>>,
+    /// By shard and ticket: the workspaces that a request changes, or reads as a whole.
+    pub(super) concerned: BTreeMap<(usize, u64), Vec<usize>>,
 }
 
 impl Outside {
@@ -121,6 +107,7 @@ impl Outside {
             keys: Vec::new(),
             healed: false,
             appends: BTreeMap::new(),
+            concerned: BTreeMap::new(),
             plan,
         }
     }
@@ -233,286 +220,13 @@ impl Outside {
         self.model.calls.restarts();
         self.model.wakes.restarts();
         self.appends.clear();
+        self.concerned.clear();
         for line in 0..self.net.conns.len() {
             if self.net.conns[line].held {
                 self.sever(line);
             }
         }
         self.net.restart();
-    }
-
-    // ---- shards
-
-    /// A shard has its turn soon.
-    pub(super) fn wake(&mut self, shard: usize) {
-        let pause_us = if self.strikes(Fault::Order) {
-            self.misfortune.skewed(10, 2_000_000)
-        } else {
-            self.misfortune.between(1, 40)
-        };
-        self.wake_at(shard, self.now_us() + pause_us);
-    }
-
-    pub(super) fn wake_at(&mut self, shard: usize, at_us: u64) {
-        let Some(turn) = self.turns.get_mut(shard) else {
-            return;
-        };
-        if turn.is_none_or(|due| at_us < due) {
-            *turn = Some(at_us);
-            let process = self.process;
-            self.agenda.add(at_us, Happening::Turn { shard, process });
-        }
-    }
-
-    /// Whether this is the turn that was due; others were meanwhile called for earlier.
-    pub(super) fn turn_begins(&mut self, shard: usize) -> bool {
-        if self.turns[shard] != Some(self.now_us()) {
-            return false;
-        }
-        self.turns[shard] = None;
-        self.note(&[b't', shard as u8], |line| {
-            let _ = write!(line, "shard {shard} has its turn");
-        });
-        true
-    }
-
-    pub(super) fn post(&mut self, shard: usize, letter: Letter) {
-        if let Some(mailbox) = self.mail.get(shard) {
-            mailbox
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push_back(letter);
-            self.wake(shard);
-        }
-    }
-
-    /// The letters of this turn: all there are, or the first few.
-    pub(super) fn letters(&mut self, shard: usize) -> Vec<Letter> {
-        let mailbox = self.mail[shard].clone();
-        let mut mailbox = mailbox.lock().unwrap_or_else(PoisonError::into_inner);
-        let waiting = mailbox.len();
-        let most = if self.strikes(Fault::Order) {
-            1 + self.misfortune.below(waiting)
-        } else {
-            waiting
-        };
-        let letters = mailbox.drain(..most.min(waiting)).collect();
-        if !mailbox.is_empty() {
-            self.wake(shard);
-        }
-        letters
-    }
-
-    /// Connections of a shard with something to read, in some order.
-    pub(super) fn readable(&mut self, shard: usize) -> Vec<Line> {
-        let mut lines = std::mem::take(&mut self.net.readable[shard]);
-        for at in (1..lines.len()).rev() {
-            let other = self.misfortune.below(at + 1);
-            lines.swap(at, other);
-        }
-        lines
-    }
-
-    pub(super) fn depart(&mut self, line: Line) {
-        let conn = &mut self.net.conns[line];
-        if let Phase::Moving(to, session) = std::mem::replace(&mut conn.phase, Phase::Travelling) {
-            self.net.forget(line);
-            self.coverage.add("moves between shards", 1);
-            self.note_line(b'm', line, |text| {
-                let _ = write!(text, "moves to shard {to}");
-            });
-            self.post(to, Letter::Parcel(line, session));
-        }
-    }
-
-    // ---- the store
-
-    pub(super) fn ask_store(&mut self, shard: usize, ticket: Ticket, request: StoreRequest) {
-        let name = format!("{request:?}");
-        let name = name.split(['(', ' ']).next().unwrap_or_default().to_owned();
-        self.note(&[&[b'w', shard as u8], name.as_bytes()].concat(), |line| {
-            let _ = write!(line, "shard {shard} asks the store: {name} {}", ticket.0);
-        });
-        if let StoreRequest::Append(batch) = &request {
-            let streams = batch.appends.iter().map(|append| append.stream);
-            let of = streams.filter_map(|stream| {
-                let category = match stream.kind {
-                    StreamKind::Envelopes => Category::Message,
-                    StreamKind::Handshakes => Category::Handshake,
-                };
-                Some((*self.groups.get(&stream.group)?, category))
-            });
-            let of = of.collect();
-            self.appends.insert((shard, ticket.0), of);
-        }
-        let mailbox = self.mail[shard].clone();
-        self.stores[shard].submit(request, move |answer| {
-            mailbox
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push_back(Letter::Stored(ticket, answer));
-        });
-        let process = self.process;
-        for read in self.store.fresh_reads() {
-            let failure = self.strikes(Fault::FailedRead).then_some(StoreError::Unknown);
-            let at = self.now_us() + self.misfortune.skewed(20, 20_000);
-            let happening = Happening::ReadEnds {
-                read,
-                failure,
-                process,
-            };
-            self.agenda.add(at, happening);
-        }
-        self.schedule_writes(shard);
-        // A saboteur may have answered at once.
-        self.wake(shard);
-    }
-
-    fn schedule_writes(&mut self, caller: usize) {
-        if self.store.waiting(caller) == 0 || std::mem::replace(&mut self.writes_due[caller], true) {
-            return;
-        }
-        let pause_us = if self.strikes(Fault::SlowWrite) {
-            self.misfortune.skewed(10_000, 30_000_000)
-        } else {
-            self.misfortune.skewed(50, 3_000)
-        };
-        let (at, process) = (self.now_us() + pause_us, self.process);
-        self.agenda.add(at, Happening::Writes { caller, process });
-    }
-
-    /// One sync: some of the caller's writes end, in their order.
-    pub(super) fn end_writes(&mut self, caller: usize) {
-        self.writes_due[caller] = false;
-        let count = 1 + self.misfortune.below(self.store.waiting(caller));
-        for _ in 0..count {
-            let verdict = if self.strikes(Fault::FailedWrite) {
-                Verdict::NotCommitted
-            } else if self.strikes(Fault::UnknownWrite) {
-                if self.misfortune.chance(0.5) {
-                    Verdict::UnknownKept
-                } else {
-                    Verdict::UnknownLost
-                }
-            } else {
-                Verdict::Done
-            };
-            if self.store.write(caller, verdict) {
-                match verdict {
-                    Verdict::Done => {}
-                    Verdict::NotCommitted => self.coverage.add("writes failed", 1),
-                    _ => self.coverage.add("writes unknown", 1),
-                }
-                self.note(&[b'v', caller as u8, verdict as u8], |line| {
-                    let _ = write!(line, "shard {caller}'s oldest write ends: {verdict:?}");
-                });
-            }
-        }
-        self.schedule_writes(caller);
-        self.wake(caller);
-    }
-
-    pub(super) fn end_read(&mut self, read: u64, failure: Option<StoreError>) {
-        self.store.read(read, failure);
-        for shard in 0..self.plan.shards {
-            self.wake(shard);
-        }
-    }
-
-    // ---- the net
-
-    /// A client dials. `None` while there is no process, or none that listens.
-    pub(crate) fn open(&mut self, client: usize) -> Option<Line> {
-        if self.stores.is_empty() {
-            return None;
-        }
-        let shard = self.dice.below(self.plan.shards);
-        let (line, _) = self.net.open(client, shard);
-        self.note_line(b'o', line, |text| {
-            let _ = write!(text, "opens on shard {shard}");
-        });
-        self.post(shard, Letter::Opened(line));
-        Some(line)
-    }
-
-    fn latency_us(&mut self) -> u64 {
-        self.dice.skewed(20, 50_000)
-    }
-
-    /// A client writes a message.
-    pub(crate) fn say(&mut self, line: Line, message: Bytes) {
-        let latency = self.latency_us();
-        self.note_line(b'>', line, |text| text.push_str(&super::told::describe(&message)));
-        self.trace_bytes(&message);
-        self.net
-            .write(line, Input::Message(message), latency, &mut self.agenda);
-    }
-
-    pub(super) fn say_activity(&mut self, line: Line) {
-        let latency = self.latency_us();
-        self.net.write(line, Input::Activity, latency, &mut self.agenda);
-    }
-
-    /// A client closes its end; what it wrote may still arrive.
-    pub(crate) fn hang_up(&mut self, line: Line) {
-        self.note_line(b'-', line, |text| text.push_str("hangs up"));
-        self.net.conns[line].held = false;
-        let at = self.now_us() + 50_000 + self.latency_us();
-        self.agenda.add(at, Happening::Notices(line));
-    }
-
-    /// The socket dies; both ends learn of it, each in its time.
-    pub(super) fn cut(&mut self, line: Line) {
-        self.coverage.add("sockets cut", 1);
-        self.note_line(b'/', line, |text| text.push_str("is cut"));
-        self.sever(line);
-        let at = self.now_us() + self.misfortune.skewed(10, 400_000_000);
-        self.agenda.add(at, Happening::Notices(line));
-    }
-
-    /// The client reads no more for a while.
-    pub(super) fn deafen(&mut self, line: Line) {
-        self.coverage.add("readers that stop", 1);
-        self.note_line(b'd', line, |text| text.push_str("reads no more"));
-        self.net.conns[line].reading = false;
-        let at = self.now_us() + self.misfortune.skewed(1_000, 60_000_000);
-        self.agenda.add(at, Happening::ReadsAgain(line));
-    }
-
-    fn sever(&mut self, line: Line) {
-        let kept = self.misfortune.below(self.net.unread(line) + 1);
-        self.net.cut(line, kept);
-        let at = self.now_us() + self.misfortune.skewed(10, 10_000_000);
-        self.agenda.add(at, Happening::Hears(line));
-    }
-
-    pub(super) fn flush(&mut self, line: Line) {
-        let latency = self.latency_us();
-        let mono_ms = self.now().mono_ms;
-        let conn = &mut self.net.conns[line];
-        if conn.outbox.carries_media() && !matches!(conn.phase, Phase::Gone) {
-            let lane_ms = match &mut self.saboteur {
-                Some(saboteur) => saboteur.ages(mono_ms),
-                None => mono_ms,
-            };
-            let shed = conn.outbox.expire_media(lane_ms);
-            self.model.calls.expires(line, mono_ms, shed);
-        }
-        self.net
-            .flush(line, latency, mono_ms, &mut self.agenda, &mut self.model.calls);
-    }
-
-    pub(super) fn flush_dirty(&mut self, shard: usize) {
-        for line in std::mem::take(&mut self.net.dirty[shard]) {
-            if std::mem::take(&mut self.net.conns[line].dirty) {
-                self.flush(line);
-            }
-        }
-    }
-
-    pub(super) fn schedule_read(&mut self, line: Line) {
-        let latency = self.latency_us();
-        self.net.schedule_read(line, latency, &mut self.agenda);
     }
 
     /// The private half of a device's key.

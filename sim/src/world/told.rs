@@ -2,11 +2,14 @@
 
 use super::net::Line;
 use super::outside::Outside;
+use super::words::{describe, tag_of};
 use crate::model::{Counts, Row, envelopes, handshakes};
 use crate::plan::Feature;
 use drover_client::Identity;
 use drover_engine::Now;
 use drover_engine::event::{StoreAnswer, Ticket};
+use drover_storage::StoreError;
+use drover_storage::control::Outcome;
 use drover_wire::access::AccessState;
 use drover_wire::envelope::Envelope;
 use drover_wire::frame::{Frame, Keys, Wake};
@@ -44,6 +47,7 @@ impl Outside {
                     self.model.drops(&request);
                 }
             }
+            Ok(Frame::Access { .. }) => self.model.access[workspace].asks(line),
             Ok(Frame::Join { body }) => self.model.joins(workspace, &device, body),
             Ok(Frame::Connect { version, .. }) => self.model.calls.greeted(line, workspace, version.min(4)),
             Ok(Frame::Sub { group, .. }) => self.model.calls.subscribes(line, group),
@@ -69,9 +73,9 @@ impl Outside {
                     categories,
                     expires_ms,
                 };
-                self.model.wakes.asks(workspace, &device, Some(row));
+                self.model.wakes.asks(workspace, &device, line, Some(row));
             }
-            Ok(Frame::Wake(Wake::Clear)) => self.model.wakes.asks(workspace, &device, None),
+            Ok(Frame::Wake(Wake::Clear)) => self.model.wakes.asks(workspace, &device, line, None),
             _ => {}
         }
     }
@@ -103,7 +107,7 @@ impl Outside {
             Ok(Frame::Keys(Keys::None)) => self.model.shelves.hands(line, std::iter::empty()),
             Ok(Frame::Wrap { body }) => self.model.wraps.stored(line, body),
             Ok(Frame::Wake(Wake::Registered { .. } | Wake::Cleared)) => {
-                self.model.wakes.done(workspace, &device);
+                self.model.wakes.done(workspace, &device, line);
                 Ok(())
             }
             _ => Ok(()),
@@ -113,12 +117,32 @@ impl Outside {
 
     /// A shard is about to be handed an answer of the store.
     pub(super) fn answered(&mut self, shard: usize, ticket: Ticket, answer: &StoreAnswer) {
-        let appended = self.appends.remove(&(shard, ticket.0));
+        let appended = self.appends.remove(&(shard, ticket.0)).unwrap_or_default();
+        let concerned = self.concerned.remove(&(shard, ticket.0)).unwrap_or_default();
+        let wakes = &mut self.model.wakes;
+        let is_uncertain = match answer {
+            StoreAnswer::Append(result) => result.is_err_and(|error| error != StoreError::NotCommitted),
+            StoreAnswer::Claim(result) => result
+                .as_ref()
+                .is_err_and(|error| *error != StoreError::NotCommitted),
+            // A refused check means that memory and store differ.
+            StoreAnswer::Commit(result) => {
+                !matches!(result, Ok(Outcome::Applied) | Err(StoreError::NotCommitted))
+            }
+            _ => false,
+        };
+        for workspace in concerned {
+            match answer {
+                StoreAnswer::Load(Err(_)) | StoreAnswer::Usage(Err(_)) => wakes.is_not_read(workspace),
+                _ if is_uncertain => wakes.is_uncertain(workspace),
+                _ => {}
+            }
+        }
         if !matches!(answer, StoreAnswer::Append(Ok(()))) || !self.plan.has(Feature::Wakes) {
             return;
         }
         let now = self.now();
-        for (workspace, category) in appended.into_iter().flatten() {
+        for (workspace, category) in appended {
             let access = &self.model.access[workspace];
             self.model.wakes.stored(shard, workspace, category, now, access);
         }
@@ -144,10 +168,7 @@ impl Outside {
             errors: metrics.errors_sent.each_ref().map(|counter| counter.get()),
             denied: metrics.media_denied.get(),
             shed: metrics.live_shed.get(),
-            open: self
-                .directory
-                .as_ref()
-                .map_or(0, |directory| directory.calls().open()),
+            open: self.open_calls(),
         }
     }
 
@@ -175,8 +196,23 @@ impl Outside {
         }
     }
 
+    /// The end: what the relay counts of sessions and calls.
+    pub(super) fn calls_settle(&mut self) {
+        let (sessions, open) = (self.sessions(), self.open_calls());
+        self.model.calls.counts(sessions);
+        self.model.calls.settle(open);
+        if let Some(broken) = self.model.calls.broken() {
+            self.model.judge(Err(broken));
+        }
+    }
+
+    fn open_calls(&self) -> usize {
+        let directory = self.directory.as_ref();
+        directory.map_or(0, |directory| directory.calls().open())
+    }
+
     /// An ACCESS frame leaves: it says what the head is.
-    pub(super) fn access_leaves(&mut self, workspace: usize, message: &[u8]) {
+    pub(super) fn access_leaves(&mut self, workspace: usize, line: Line, message: &[u8]) {
         let Ok(Frame::Access { body }) = Frame::decode(message) else {
             return;
         };
@@ -186,75 +222,8 @@ impl Outside {
                 .ok()
                 .and_then(|state| Some(state.head?.1)),
         };
-        if let Some(Err(what)) = told.map(|digest| self.model.access[workspace].accepted(digest)) {
+        if let Some(Err(what)) = told.map(|digest| self.model.access[workspace].accepted(line, digest)) {
             self.model.fail("one chain of access sets", || what);
         }
-    }
-}
-
-/// The tag of a frame in the array form.
-///
-/// Of a map, the tag of its counterpart.
-pub fn tag_of(message: &[u8]) -> u8 {
-    if map::is_map(message) {
-        return match message.get(2) {
-            Some(1) => 2,
-            Some(2) => 3,
-            Some(3) => 7,
-            Some(4) => 9,
-            Some(5) => 10,
-            Some(8) => 15,
-            _ => 0,
-        };
-    }
-    match message.get(1) {
-        Some(0x18) => message.get(2).copied().unwrap_or_default(),
-        Some(tag) => *tag,
-        None => 0,
-    }
-}
-
-/// A frame in a few words.
-pub(super) fn describe(message: &[u8]) -> String {
-    if map::is_map(message) {
-        return match MapFrame::decode(message) {
-            Ok(MapFrame::Send(e)) => format!("SEND (map) {:?} {:?}, {} bytes", e.group, e.hash, e.ct.len()),
-            Ok(MapFrame::Push(e)) => format!("PUSH (map) {:?} {} {:?}", e.group, e.seq, e.hash),
-            Ok(MapFrame::Error { code, .. }) => format!("ERROR (map) {code:?}"),
-            Ok(_) => format!("tag {} as a map, {} bytes", tag_of(message), message.len()),
-            Err(_) => format!("{} bytes that don't decode", message.len()),
-        };
-    }
-    match Frame::decode(message) {
-        Ok(Frame::Send { envelope }) => match Envelope::decode(envelope) {
-            Ok(e) => format!("SEND {:?} {:?}, {} bytes", e.group, e.hash, e.ct.len()),
-            Err(_) => "SEND".to_owned(),
-        },
-        Ok(Frame::Push { envelope }) => match Envelope::decode(envelope) {
-            Ok(e) => format!("PUSH {:?} {} {:?}", e.group, e.seq, e.hash),
-            Err(_) => "PUSH".to_owned(),
-        },
-        Ok(Frame::SendAck { hash, seq }) => format!("SEND_ACK {hash:?} {seq}"),
-        Ok(Frame::Sub { group, from_seq }) => format!("SUB {group:?} from {from_seq}"),
-        Ok(Frame::SubAck { group, head_seq }) => format!("SUB_ACK {group:?} head {head_seq}"),
-        Ok(Frame::Handshake { group, seq, message }) => {
-            format!("HANDSHAKE {group:?} {seq} {:?}", Hash::of(&[&group.0, message]))
-        }
-        Ok(Frame::Recon { group, payload }) => format!("RECON {group:?}, {} bytes", payload.len()),
-        Ok(Frame::Error {
-            code, retry_after_s, ..
-        }) => format!("ERROR {code:?} after {retry_after_s} s"),
-        Ok(Frame::Access { body }) => format!("ACCESS, {} bytes", body.len()),
-        Ok(Frame::Call {
-            call_id, group, kind, ..
-        }) => format!("CALL {call_id:?} {group:?} kind {kind}"),
-        Ok(Frame::Media {
-            call_id,
-            stream,
-            seq,
-            ct,
-        }) => format!("MEDIA {call_id:?} {stream:?} {seq}, {} bytes", ct.len()),
-        Ok(frame) => frame.name().to_owned(),
-        Err(_) => format!("{} bytes that don't decode", message.len()),
     }
 }

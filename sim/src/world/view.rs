@@ -1,8 +1,9 @@
 //! What one shard sees of the world: the effects, each with what the saboteur makes of it and what the model is told.
 
+use super::mail::Letter;
 use super::net::{Phase, messages};
-use super::outside::{Letter, Outside};
-use super::told::tag_of;
+use super::outside::Outside;
+use super::words::{describe, tag_of};
 use super::{Happening, Line};
 use crate::codes;
 use crate::sabotage::Way;
@@ -65,7 +66,7 @@ impl Outside {
                         self.model.judge(judged);
                     }
                 }
-                6 => self.access_leaves(workspace, message),
+                6 => self.access_leaves(workspace, line, message),
                 8 => {
                     if let Ok(Frame::SubAck { group, .. }) = Frame::decode(message) {
                         self.model.calls.subscribed(line, group);
@@ -83,7 +84,7 @@ impl Outside {
             }
             self.note_line(b'q', line, |text| {
                 text.push_str("is queued ");
-                text.push_str(&super::told::describe(message));
+                text.push_str(&describe(message));
             });
         }
         true
@@ -109,7 +110,7 @@ impl Outside {
         self.model.calls.queues(line, mono_ms, message, Some(shed));
         self.net.mark_dirty(line);
         self.note_line(b'~', line, |text| {
-            let what = messages(message).next().map(super::told::describe);
+            let what = messages(message).next().map(describe);
             text.push_str("is queued ");
             text.push_str(&what.unwrap_or_default());
             if shed > 0 {
@@ -241,7 +242,8 @@ impl Effects for View<'_> {
             self.out.model.calls.admitted(line, sessions);
             let (workspace, device) = self.out.who[self.out.net.conns[line].client];
             let now_us = self.out.now_us();
-            self.out.model.wakes.wakes_up(workspace, &device, line, now_us);
+            let wakes = &mut self.out.model.wakes;
+            wakes.wakes_up(self.me, workspace, &device, line, now_us);
         }
     }
 

@@ -7,7 +7,7 @@ use crate::event::ConnId;
 use crate::group::{Loaded, Run, SealedRun};
 use crate::message;
 use crate::session::Owed;
-use crate::shard::{Pending, Shard};
+use crate::shard::{Pending, Shard, Waiter};
 use crate::wake::Category;
 use bytes::Bytes;
 use drover_storage::StoreError;
@@ -112,7 +112,7 @@ impl Shard {
         for run in &batch.runs {
             self.deliver(run, fx);
         }
-        self.wake_after(&batch);
+        self.wake_after(&batch, fx);
         for part in &batch.parts {
             self.part_deleted(part, fx);
         }
@@ -128,8 +128,9 @@ impl Shard {
         }
     }
 
-    /// What was accepted wakes absent devices, once for each realm and category (12 §5).
-    fn wake_after(&mut self, batch: &Batch) {
+    /// What was accepted wakes absent devices, once for each realm and category (12 §5). A realm given up meanwhile is
+    /// read again for it.
+    fn wake_after<E: Effects>(&mut self, batch: &Batch, fx: &mut E) {
         if self.config.push.is_none() {
             return;
         }
@@ -138,11 +139,13 @@ impl Shard {
         let mut events: Vec<(u32, Category)> = handshakes
             .chain(messages)
             .map(|(group, category)| (self.groups[group as usize].realm, category))
+            .chain(batch.given_up.iter().copied())
             .collect();
         events.sort_unstable();
         events.dedup();
         for (realm, category) in events {
-            self.wake_absent(realm, category);
+            let id = self.realms[realm as usize].id.clone();
+            self.when_loaded(&id, Waiter::Wake(category), fx);
         }
     }
 
