@@ -28,6 +28,8 @@ pub(crate) enum Phase {
 /// What is known before the upgrade.
 pub(crate) struct Request {
     pub(crate) peer: SocketAddr,
+    /// Bytes of the head that were looked at.
+    pub(crate) seen: usize,
 }
 
 /// Where a connection goes.
@@ -88,7 +90,7 @@ impl<S> Conn<S> {
             tls,
             place: Some(place),
             seat: None,
-            phase: Phase::Request(Box::new(Request { peer })),
+            phase: Phase::Request(Box::new(Request { peer, seen: 0 })),
             ended: false,
             blocked: false,
             dirty: false,
