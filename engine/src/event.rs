@@ -134,7 +134,7 @@ pub enum Event {
         /// What the other shard knew of it.
         session: Box<Session>,
     },
-    /// A ping, pong or close arrived: activity, nothing else (02 §1).
+    /// A pong or close arrived: activity, nothing else (02 §1). A ping is told by [`crate::Shard::pinged`].
     Activity {
         /// Where.
         conn: ConnId,

@@ -217,6 +217,7 @@ fn connections(page: &mut Page, counters: &Counters) {
         accepts,
     );
     let deferred = [
+        ("fresh", t.deferred_fresh),
         ("slow", t.deferred_slow),
         ("long", t.deferred_long),
         ("idle", t.deferred_idle),
@@ -224,7 +225,7 @@ fn connections(page: &mut Page, counters: &Counters) {
     page.by(
         "weald_relay_deferred_shares_total",
         "counter",
-        "Shares of a turn that had to wait in line: those before took long or brought nothing but pings, scraps and refusals, or the message is long.",
+        "Shares of a turn that had to wait in line: many connections are being opened, those before took long or brought nothing but pings, scraps and refusals, or the message is long.",
         "reason",
         deferred,
     );

@@ -32,8 +32,9 @@ pub(crate) const HALF_OPEN: Bound = bound("10000 half-open connections", 2);
 pub(crate) const ONE_SOURCE: Bound = bound("a source beyond its share", 1);
 /// 128 messages of 16 KiB in buffers that double, each with a WebSocket reader of its own.
 pub(crate) const FRAGMENTS: Bound = bound("one-byte fragments", 12);
-/// 256 pongs of 127 bytes for each of 128 connections.
-pub(crate) const PINGS: Bound = bound("ping floods", 8);
+/// For each of 128 connections 256 pongs of 127 bytes with their bookkeeping, and 64 KiB that wait for their turn; beyond
+/// that 4 MiB for each of two shards, and the slots of a receive for each connection. What waits lies in buffers that double.
+pub(crate) const PINGS: Bound = bound("ping floods", 8 + 2 * (8 + 2 * 4 + 4));
 /// 1024 refusals of under 100 bytes with their bookkeeping for each of 128 connections.
 pub(crate) const MALFORMED: Bound = bound("malformed frames", 32);
 /// 8 MiB queued for each of 24 connections; beside them the store's two memtables of 32 MiB and its cache of 64 MiB fill,

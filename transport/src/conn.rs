@@ -28,6 +28,8 @@ pub(crate) enum Phase {
 /// What is known before the upgrade.
 pub(crate) struct Request {
     pub(crate) peer: SocketAddr,
+    /// Bytes of the head that were looked at.
+    pub(crate) seen: usize,
 }
 
 /// Where a connection goes.
@@ -46,8 +48,6 @@ pub(crate) struct Conn<S> {
     pub(crate) place: Option<Place>,
     pub(crate) seat: Option<Seat>,
     pub(crate) phase: Phase,
-    /// The newest ping's answer, waiting because the outbox is full.
-    pub(crate) pong: Option<Box<Bytes>>,
     /// The peer has ended its direction, which is acted on once all it sent was looked at.
     pub(crate) ended: bool,
     /// The socket took less than it was offered.
@@ -90,8 +90,7 @@ impl<S> Conn<S> {
             tls,
             place: Some(place),
             seat: None,
-            phase: Phase::Request(Box::new(Request { peer })),
-            pong: None,
+            phase: Phase::Request(Box::new(Request { peer, seen: 0 })),
             ended: false,
             blocked: false,
             dirty: false,

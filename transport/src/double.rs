@@ -30,6 +30,8 @@ struct Known {
     /// Messages of a flood that are still to be sent.
     flood: u32,
     activity: u32,
+    /// Waits for room.
+    pong: Option<Outbound>,
 }
 
 pub(crate) struct Shard {
@@ -130,6 +132,23 @@ impl Shard {
         Flow::Continue
     }
 
+    pub(crate) fn pinged<E: Effects>(&mut self, now: Now, conn: ConnId, pong: Bytes, fx: &mut E) -> Flow {
+        self.handle(now, Event::Activity { conn }, fx);
+        let out = Outbound {
+            bytes: pong,
+            messages: 1,
+            cost: 0,
+        };
+        if fx.send(conn, out.clone()) {
+            return Flow::Continue;
+        }
+        if let Some(known) = self.known.get_mut(&conn) {
+            known.pong = Some(out);
+            fx.watch_room(conn);
+        }
+        Flow::Pause
+    }
+
     fn ticket(&mut self, conn: ConnId) -> Ticket {
         self.tickets += 1;
         self.asked.insert(Ticket(self.tickets), conn);
@@ -175,7 +194,13 @@ impl Shard {
             Event::Closed { conn } => {
                 assert!(self.known.remove(&conn).is_some(), "closed twice or never opened");
             }
-            Event::Room { conn } => self.flood(conn, fx),
+            Event::Room { conn } => {
+                if let Some(pong) = self.known.get_mut(&conn).and_then(|known| known.pong.take()) {
+                    assert!(fx.send(conn, pong), "there was room");
+                    fx.resume(conn);
+                }
+                self.flood(conn, fx);
+            }
             Event::Stored { ticket, answer } => {
                 assert!(matches!(answer, StoreAnswer::Usage(Ok(0))));
                 if let Some(conn) = self.asked.remove(&ticket) {

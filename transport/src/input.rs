@@ -6,7 +6,7 @@ use crate::http::{self, Asked};
 use crate::line::{Line, Opening};
 use crate::tls::Step;
 use crate::turn::Turn;
-use crate::ws::{Failure, Item, MESSAGE_BYTES_MAX};
+use crate::ws::{Failure, Item, MESSAGE_BYTES_MAX, control_frame};
 use bytes::BytesMut;
 use drover_engine::{ConnId, Event, Flow, Inbound, Peer};
 use std::time::{Duration, Instant};
@@ -35,6 +35,9 @@ pub(crate) const SLOW_REST: u32 = 3;
 const LONG_BYTES: usize = 128 << 10;
 /// The time of a turn for all of those together: it collects half a megabyte.
 pub(crate) const LONG_TURN: Duration = Duration::from_micros(250);
+/// The time of a turn for all who are not upgraded yet: TLS handshakes cost hundreds of microseconds, heads some ten, and
+/// everybody may come back at once.
+pub(crate) const FRESH_TURN: Duration = Duration::from_micros(500);
 /// Frames in a share that bring nothing forward: pings, pongs, texts, fragments of less than [`FRAGMENT_BYTES`], messages
 /// that are refused. No client in earnest has so many at once; who does waits, until a share has fewer, in a line that
 /// gets little of the shard, and then the peer's own writes wait too.
@@ -90,7 +93,8 @@ impl<D: Driver> Turn<D> {
             (last, receives) if last == turn => (turn, receives + 1),
             _ => (turn, 1),
         };
-        let has_share = conn.received.1 <= RECEIVES_MAX && conn.slow < SLOW_SHARES && !conn.idle;
+        let is_fresh = matches!(conn.phase, Phase::Request(_));
+        let has_share = conn.received.1 <= RECEIVES_MAX && conn.slow < SLOW_SHARES && !conn.idle && !is_fresh;
         if has_share && !conn.behind && conn.is_listening() {
             let has_tls = conn.tls.is_some();
             let began = self.begin_share(id);
@@ -105,11 +109,23 @@ impl<D: Driver> Turn<D> {
                 None => conn.codec.keep(&mut data),
             }
             if !conn.behind && conn.is_listening() {
-                self.falls_behind(id);
+                match is_fresh {
+                    true => self.joins_fresh(id),
+                    false => self.falls_behind(id),
+                }
             }
         }
         self.wait_if_long(id);
         self.world.weigh(id);
+    }
+
+    /// What comes before the upgrade is looked at in a line of its own.
+    fn joins_fresh(&mut self, id: ConnId) {
+        if let Some(conn) = self.world.conns.get_mut(id) {
+            (conn.behind, conn.queued) = (true, true);
+            self.world.driver.pause(conn.socket);
+            self.fresh.join(id);
+        }
     }
 
     /// In the midst of a long message its connection waits in line for what follows.
@@ -205,6 +221,12 @@ impl<D: Driver> Turn<D> {
         }
     }
 
+    /// Serves those who are not upgraded yet, for a while.
+    pub(crate) fn serve_fresh(&mut self) {
+        self.serve_line(|turn| &mut turn.fresh);
+        self.world.metrics.deferred_fresh.add(self.fresh.len() as u64);
+    }
+
     fn serve_next(&mut self, line: fn(&mut Self) -> &mut Line, mut opening: Opening) {
         while let Some(id) = line(self).next(&mut opening) {
             if let Some(conn) = self.world.conns.get_mut(id) {
@@ -263,6 +285,12 @@ impl<D: Driver> Turn<D> {
         self.world.turn_messages += 1;
         self.world.metrics.messages_in.add(1);
         let flow = self.shard.message(now, id, message, &mut self.world);
+        self.obey(id, flow);
+        flow == Flow::Refused
+    }
+
+    /// Reads the connection no more until the engine wants that.
+    fn obey(&mut self, id: ConnId, flow: Flow) {
         if flow == Flow::Pause
             && let Some(conn) = self.world.conns.get_mut(id)
             && conn.is_open()
@@ -270,7 +298,6 @@ impl<D: Driver> Turn<D> {
             conn.paused = true;
             self.world.driver.pause(conn.socket);
         }
-        flow == Flow::Refused
     }
 
     /// Its share of this turn is used up.
@@ -413,9 +440,9 @@ impl<D: Driver> Turn<D> {
                 }
                 Item::Ping(payload) => {
                     self.used.idle_frames += 1;
-                    self.world.pong(id, &payload);
-                    self.shard
-                        .handle(now, Event::Activity { conn: id }, &mut self.world);
+                    let pong = control_frame(0xa, &payload);
+                    let flow = self.shard.pinged(now, id, pong, &mut self.world);
+                    self.obey(id, flow);
                 }
                 Item::Pong => {
                     self.used.idle_frames += 1;
@@ -425,7 +452,7 @@ impl<D: Driver> Turn<D> {
                 Item::Close(echo) => {
                     self.shard
                         .handle(now, Event::Activity { conn: id }, &mut self.world);
-                    self.world.leave(id, crate::ws::control_frame(0x8, &echo));
+                    self.world.leave(id, control_frame(0x8, &echo));
                     return;
                 }
             }
@@ -435,18 +462,21 @@ impl<D: Driver> Turn<D> {
     /// The HTTP request, which may come in pieces. What follows an accepted upgrade is given back.
     fn request(&mut self, id: ConnId, mut data: BytesMut) -> Option<BytesMut> {
         let conn = self.world.conns.get_mut(id)?;
-        let Phase::Request(request) = &conn.phase else {
+        let Phase::Request(request) = &mut conn.phase else {
             return None;
         };
-        let peer = request.peer;
+        let (peer, seen) = (request.peer, request.seen);
         // Until the upgrade the codec only keeps bytes.
-        let seen = conn.codec.kept_bytes();
-        conn.codec.keep(&mut data);
-        let mut head = conn.codec.take_kept();
+        if conn.codec.kept_bytes() > 0 {
+            conn.codec.keep(&mut data);
+            data = conn.codec.take_kept();
+        }
+        let mut head = data;
         let asked = http::ask(&head, seen, peer, self.trusted_proxy_hops, self.public.as_deref());
         let metrics = &self.world.metrics;
         let answer = match asked {
             Asked::Partial => {
+                request.seen = head.len();
                 conn.codec.keep(&mut head);
                 return None;
             }

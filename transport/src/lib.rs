@@ -36,6 +36,8 @@ mod io;
 mod line;
 mod listen;
 mod lobby;
+#[cfg(target_os = "linux")]
+mod locked;
 mod mailbox;
 mod metrics;
 mod offload;

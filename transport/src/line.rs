@@ -30,6 +30,11 @@ impl Line {
         self.waiting.push_back(id);
     }
 
+    /// How many wait.
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// What [`Self::next`] is told of one turn, or `None` while nobody is to be served. `works`: there is other work to
     /// be done in the time of this line.
     pub(crate) fn open(&self, works: bool) -> Option<Opening> {

@@ -37,6 +37,7 @@ pub(crate) struct Metrics {
     pub(crate) receive_slots: Counter,
     pub(crate) receive_slots_renewed: Counter,
     pub(crate) receive_starved: Counter,
+    pub(crate) deferred_fresh: Counter,
     pub(crate) deferred_slow: Counter,
     pub(crate) deferred_long: Counter,
     pub(crate) deferred_idle: Counter,
@@ -142,6 +143,8 @@ pub struct Snapshot {
     pub receive_slots_renewed: u64,
     /// Receives that found no slot and were begun again.
     pub receive_starved: u64,
+    /// Turns that connections which are not upgraded yet have waited, because others like them came first.
+    pub deferred_fresh: u64,
     /// Shares of a turn that waited in line, because those before took long.
     pub deferred_slow: u64,
     /// The same, because the message that came is long.
@@ -183,6 +186,7 @@ impl Snapshot {
             receive_slots,
             receive_slots_renewed,
             receive_starved,
+            deferred_fresh,
             deferred_slow,
             deferred_long,
             deferred_idle,
@@ -216,6 +220,7 @@ impl Snapshot {
             (&mut self.receive_slots, receive_slots),
             (&mut self.receive_slots_renewed, receive_slots_renewed),
             (&mut self.receive_starved, receive_starved),
+            (&mut self.deferred_fresh, deferred_fresh),
             (&mut self.deferred_slow, deferred_slow),
             (&mut self.deferred_long, deferred_long),
             (&mut self.deferred_idle, deferred_idle),

@@ -665,6 +665,34 @@ mod tls {
         assert_eq!(served.until(|m| m.sockets == 0).tls_handshakes, 1);
     }
 
+    /// Handshakes are the dearest thing a stranger can ask for: many at once are spread over turns, and all succeed.
+    #[test]
+    fn many_handshakes_at_once_wait_in_line() {
+        const COUNT: usize = 128;
+        let served = served();
+        let mut fresh: Vec<_> = (0..COUNT)
+            .map(|_| {
+                let mut hello = Vec::new();
+                let mut connection = connection(&served, &[&rustls::version::TLS13]);
+                connection.write_tls(&mut hello).unwrap();
+                let tcp = TcpStream::connect(served.address).unwrap();
+                tcp.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+                (connection, tcp, hello)
+            })
+            .collect();
+        served.until(|m| m.sockets == COUNT as u64);
+        for (_, tcp, hello) in &mut fresh {
+            tcp.write_all(hello).unwrap();
+        }
+        for (connection, tcp, _) in fresh {
+            let stream = StreamOwned::new(connection, tcp);
+            tungstenite::client("wss://localhost/relay", stream).unwrap();
+        }
+        let m = served.until(|m| m.sockets == 0);
+        assert_eq!((m.tls_handshakes, m.upgraded), (COUNT as u64, COUNT as u64));
+        assert!(m.deferred_fresh > 0);
+    }
+
     #[test]
     fn plain_text_is_refused_with_an_alert() {
         let served = served();

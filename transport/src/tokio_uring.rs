@@ -8,6 +8,7 @@
 mod socket;
 
 use crate::driver::{Driver, Ready, UNSENT_BYTES, Waker};
+use crate::locked;
 use bytes::BytesMut;
 use socket::{Events, Socket, Stage, accept_ready, finish, receive};
 use std::cell::{Cell, RefCell};
@@ -41,11 +42,15 @@ pub(crate) struct TokioUring {
     may_move: bool,
 }
 
+fn runtime() -> io::Result<Runtime> {
+    locked::make(|| Runtime::new(tokio_uring::builder().entries(SUBMISSIONS)))
+}
+
 impl TokioUring {
     /// A driver for this thread that accepts from `listener` (non-blocking). With `may_move` sockets can be released
     /// until they are settled.
     pub(crate) fn new(listener: TcpListener, happened: Arc<Notify>, may_move: bool) -> io::Result<Self> {
-        let runtime = Runtime::new(tokio_uring::builder().entries(SUBMISSIONS))?;
+        let runtime = runtime()?;
         let listener = Rc::new(listener);
         let events = Rc::new(Events {
             queue: RefCell::default(),
@@ -70,12 +75,8 @@ impl TokioUring {
     /// # Errors
     /// What does not work.
     pub(crate) fn probe() -> Result<(), String> {
-        let tried = std::thread::spawn(|| {
-            Runtime::new(tokio_uring::builder().entries(SUBMISSIONS)).map(|runtime| {
-                // One operation through the ring.
-                runtime.block_on(tokio_uring::no_op())
-            })
-        });
+        // One operation through a ring.
+        let tried = std::thread::spawn(|| runtime().map(|runtime| runtime.block_on(tokio_uring::no_op())));
         match tried.join() {
             Ok(Ok(Ok(()))) => Ok(()),
             Ok(Ok(Err(error)) | Err(error)) => Err(format!("a ring: {error}")),

@@ -50,6 +50,8 @@ pub(crate) struct Turn<D: Driver> {
     pub(crate) used: Share,
     /// Those whose shares of a turn take long.
     pub(crate) slow: Line,
+    /// Those who are not upgraded yet.
+    pub(crate) fresh: Line,
     /// Those whose messages are long.
     pub(crate) long: Line,
     /// Those who send what brings nothing forward.
@@ -92,6 +94,7 @@ impl<D: Driver> Turn<D> {
             unread: Vec::new(),
             used: Share::default(),
             slow: Line::new(input::SLOW_TURN, input::SLOW_REST),
+            fresh: Line::new(input::FRESH_TURN, 0),
             long: Line::new(input::LONG_TURN, 0),
             idle: Line::new(input::IDLE_TURN, input::IDLE_REST),
             letters: Vec::new(),
@@ -163,6 +166,7 @@ impl<D: Driver> Turn<D> {
         let next = next.map(|at_ms| Duration::from_millis(at_ms.saturating_sub(mono_ms)));
         let lines = [
             self.slow.opens_in(self.shard.is_answering()),
+            self.fresh.opens_in(false),
             self.long.opens_in(false),
             self.idle.opens_in(false),
         ];
@@ -202,6 +206,7 @@ impl<D: Driver> Turn<D> {
         if self.acceptable && self.world.now.mono_ms >= self.accept_from_ms {
             self.accept();
         }
+        self.serve_fresh();
         self.serve_slow();
         self.serve_line(|turn| &mut turn.long);
         self.serve_line(|turn| &mut turn.idle);
@@ -443,7 +448,6 @@ impl<D: Driver> Turn<D> {
             place: None,
             seat,
             phase: Phase::Open,
-            pong: None,
             ended: false,
             blocked: false,
             dirty: false,

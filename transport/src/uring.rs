@@ -22,9 +22,13 @@ const WAKE: u32 = 2;
 const RECEIVE: u32 = 3;
 const WRITABLE: u32 = 4;
 
-/// Times a paused socket is received from before its receive is ended. A pause is short as a rule, and ending and beginning
-/// again costs more than keeping so much.
-const EXCESS_MAX: u32 = 4;
+/// Bytes of a paused socket from which on its receive is ended. A pause is short as a rule, and ending and beginning again
+/// costs more than keeping so much.
+const EXCESS_BYTES_MAX: usize = 64 << 10;
+/// Bytes of all paused sockets from which on each socket is received from one slot at a time, until it is half as much. A
+/// multishot receive fills every slot there is before it can be ended, and a few hundred sockets one after the other would
+/// fill the memory with what waits for its turn.
+const HELD_BYTES_MAX: usize = 4 << 20;
 
 fn tag(what: u32, key: u32) -> ring::Tag {
     u64::from(what) << 32 | u64::from(key)
@@ -37,7 +41,7 @@ enum Receiving {
     No,
     /// Under way.
     Yes,
-    /// Being ended, because the socket is paused.
+    /// Being ended.
     Ending,
     /// It found no slot and is begun again with the next wait.
     Starved,
@@ -51,7 +55,7 @@ struct Entry {
     polled: bool,
     paused: bool,
     /// Told while paused.
-    excess: u32,
+    excess_bytes: usize,
     settled: bool,
     /// Nothing more can be received.
     over: bool,
@@ -72,6 +76,10 @@ pub(crate) struct Uring {
     accepting: bool,
     /// Open sockets that are settled.
     settled: usize,
+    /// Told of sockets that are paused.
+    held_bytes: usize,
+    /// Nobody is received from by multishot.
+    frugal: bool,
     starved: VecDeque<u32>,
     starved_total: u64,
     sends: Vec<Send>,
@@ -110,6 +118,8 @@ impl Uring {
             accepted: VecDeque::new(),
             accepting: false,
             settled: 0,
+            held_bytes: 0,
+            frugal: false,
             starved: VecDeque::new(),
             starved_total: 0,
             sends: Vec::new(),
@@ -123,7 +133,7 @@ impl Uring {
             receiving: Receiving::No,
             polled: false,
             paused: false,
-            excess: 0,
+            excess_bytes: 0,
             settled: false,
             over: false,
             closed: false,
@@ -146,7 +156,7 @@ impl Uring {
         if entry.receiving == Receiving::No && !entry.paused && !entry.over && !entry.closed {
             entry.receiving = Receiving::Yes;
             // Of a stranger only as much as can be kept: one slot.
-            match entry.settled {
+            match entry.settled && !self.frugal {
                 true => self.ring.receive(entry.file, tag(RECEIVE, key)),
                 false => self.ring.receive_once(entry.file, tag(RECEIVE, key)),
             }
@@ -177,10 +187,15 @@ impl Uring {
         let slot = entry.slot;
         match (result, data) {
             (Ok(_), Some(data)) => {
-                entry.excess += u32::from(entry.paused);
-                if entry.excess > EXCESS_MAX && entry.receiving == Receiving::Yes {
-                    entry.receiving = Receiving::Ending;
-                    self.ring.cancel(tag(RECEIVE, key));
+                if entry.paused {
+                    entry.excess_bytes += data.len();
+                    self.held_bytes += data.len();
+                    if entry.excess_bytes >= EXCESS_BYTES_MAX {
+                        self.end_receive(key);
+                    }
+                    if self.held_bytes >= HELD_BYTES_MAX && !std::mem::replace(&mut self.frugal, true) {
+                        (0..self.entries.len() as u32).for_each(|key| self.end_receive(key));
+                    }
                 }
                 self.receive(key);
                 Some(Ready::Received { slot, data })
@@ -209,6 +224,21 @@ impl Uring {
         }
     }
 
+    /// Ends what is received of a socket, but for what is there already.
+    fn end_receive(&mut self, key: u32) {
+        let entry = &mut self.entries[key as usize];
+        if entry.receiving == Receiving::Yes {
+            entry.receiving = Receiving::Ending;
+            self.ring.cancel(tag(RECEIVE, key));
+        }
+    }
+
+    /// What was told of a paused socket is held no more.
+    fn let_go(&mut self, key: u32) {
+        self.held_bytes -= std::mem::take(&mut self.entries[key as usize].excess_bytes);
+        self.frugal &= self.held_bytes >= HELD_BYTES_MAX / 2;
+    }
+
     fn writable(&mut self, key: u32) -> Option<Ready> {
         let entry = &mut self.entries[key as usize];
         entry.polled = false;
@@ -225,7 +255,9 @@ impl Uring {
         if self.starved.is_empty() {
             return;
         }
-        self.ring.grow_pool(2 * self.settled);
+        if !self.frugal {
+            self.ring.grow_pool(2 * self.settled);
+        }
         for _ in 0..self.starved.len() {
             let Some(key) = self.starved.pop_front() else {
                 return;
@@ -370,8 +402,8 @@ impl Driver for Uring {
     }
 
     fn resume(&mut self, key: u32) {
-        let entry = &mut self.entries[key as usize];
-        (entry.paused, entry.excess) = (false, 0);
+        self.entries[key as usize].paused = false;
+        self.let_go(key);
         self.receive(key);
     }
 
@@ -417,13 +449,11 @@ impl Driver for Uring {
     }
 
     fn close(&mut self, key: u32) {
+        self.let_go(key);
+        self.end_receive(key);
         let entry = &mut self.entries[key as usize];
         entry.closed = true;
         self.settled -= usize::from(entry.settled);
-        if entry.receiving == Receiving::Yes {
-            entry.receiving = Receiving::Ending;
-            self.ring.cancel(tag(RECEIVE, key));
-        }
         if entry.polled {
             self.ring.cancel(tag(WRITABLE, key));
         }

@@ -13,7 +13,6 @@ use crate::offload::Offload;
 use crate::slab::Slab;
 use crate::timers::{Deadline, Timers};
 use crate::write::{self, Flush};
-use crate::ws::control_frame;
 use bytes::Bytes;
 use drover_engine::code;
 use drover_engine::effects::{CloseHow, CloseReason, CodeCheck, Effects, StoreRequest, Stores};
@@ -206,14 +205,8 @@ impl<D: Driver> World<D> {
         let Some(conn) = self.conns.get_mut(flush.id) else {
             return true;
         };
-        if !conn.blocked {
-            if conn.can_write() {
-                return false;
-            }
-            if let Some(pong) = conn.pong.take_if(|_| conn.outbox.room().messages > 0) {
-                conn.force(*pong, 1);
-                return false;
-            }
+        if !conn.blocked && conn.can_write() {
+            return false;
         }
         let moved = flush.has_written || conn.outbox.is_empty();
         if conn.watched && moved && conn.outbox.room().is_quarter() {
@@ -271,24 +264,10 @@ impl<D: Driver> World<D> {
         self.hoarded_bytes -= mem::take(&mut conn.hoard_bytes);
         conn.watched = false;
         conn.behind = false;
-        conn.pong = None;
         conn.force(last, 1);
         // What still comes is dropped, but the end is to be seen.
         self.driver.resume(conn.socket);
         self.timers.start(Deadline::Flush, self.now.mono_ms, id);
-        self.mark_dirty(id);
-    }
-
-    /// Answers a ping. A peer that sends pings and doesn't read gets the newest one answered once it reads
-    /// (RFC 6455 §5.5.3).
-    pub(crate) fn pong(&mut self, id: ConnId, payload: &[u8]) {
-        let Some(conn) = self.open(id) else { return };
-        let pong = control_frame(0xa, payload);
-        if conn.outbox.room().messages > 0 {
-            conn.force(pong, 1);
-        } else {
-            conn.pong = Some(Box::new(pong));
-        }
         self.mark_dirty(id);
     }
 }

@@ -2,11 +2,12 @@
 
 use super::{Shard, flow_of};
 use crate::effects::{CloseHow, CloseReason, Effects};
-use crate::event::{ConnId, Flow};
+use crate::event::{ConnId, Flow, Now};
 use crate::limits::STALL_MS;
 use crate::message;
 use crate::outbox::Outbound;
 use crate::session::{Owed, State, Waiting};
+use bytes::Bytes;
 use drover_wire::error::{Code, Refusal};
 use std::collections::VecDeque;
 
@@ -19,6 +20,41 @@ impl Shard {
         }
         session.owed.push_back(Owed::Ready(out));
         self.flush_owed(conn, fx);
+    }
+
+    /// A ping, which `pong` answers. It leaves at once if there is room, ahead of what waits for a commit. Else it waits
+    /// like any answer: a peer that doesn't read is read no more, and has ten seconds for each step it makes (02 §2).
+    pub fn pinged<E: Effects>(&mut self, now: Now, conn: ConnId, pong: Bytes, fx: &mut E) -> Flow {
+        self.now = now;
+        let out = Outbound {
+            bytes: pong,
+            messages: 1,
+            cost: 0,
+        };
+        let Some(session) = self
+            .session(conn)
+            .filter(|session| session.state != State::Closed)
+        else {
+            return Flow::Pause;
+        };
+        session.active_ms = now.mono_ms;
+        session.probe_ms = None;
+        let is_sent =
+            fx.send(conn, out.clone()) || (fx.room(conn).messages > 0 && fx.send(conn, out.clone()));
+        if !is_sent {
+            self.reply(conn, out, fx);
+        }
+        self.flow(conn)
+    }
+
+    /// Whether the connection is read on, as the transport is told now.
+    pub(super) fn flow(&mut self, conn: ConnId) -> Flow {
+        let Some(session) = self.session(conn) else {
+            return Flow::Pause;
+        };
+        let flow = flow_of(session);
+        session.paused = flow == Flow::Pause;
+        flow
     }
 
     pub(super) fn refuse<E: Effects>(&mut self, conn: ConnId, refusal: impl Into<Refusal>, fx: &mut E) {

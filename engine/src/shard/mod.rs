@@ -353,13 +353,8 @@ impl Shard {
         if !self.retry.is_empty() {
             self.settle(fx);
         }
-        let Some(session) = self.session(conn) else {
-            return Flow::Pause;
-        };
-        let flow = flow_of(session);
-        session.paused = flow == Flow::Pause;
-        match flow {
-            Flow::Continue if session.refused => Flow::Refused,
+        match self.flow(conn) {
+            Flow::Continue if self.session(conn).is_some_and(|session| session.refused) => Flow::Refused,
             flow => flow,
         }
     }

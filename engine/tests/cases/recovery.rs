@@ -146,7 +146,7 @@ fn a_promoted_socket_lives_on() {
     for _ in 0..11 {
         w.advance(60_000);
         for &c in &sockets {
-            w.push_activity(c);
+            w.push_ping(c);
         }
     }
     w.pump();

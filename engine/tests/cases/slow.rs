@@ -231,6 +231,31 @@ fn pipelining_client_is_paused_not_cut_off() {
     assert_eq!(w.closed(c), Some((CloseHow::Flush, CloseReason::SlowReader)));
 }
 
+/// W02.25 for pings: who doesn't read the answers is read no more, gets each of them if it does within ten seconds, and is
+/// closed then.
+#[test]
+fn client_that_pings_without_reading_is_paused_then_closed() {
+    let (mut w, _, c) = founded();
+    w.stop_reading(c, 0);
+    (0..1000).for_each(|_| w.push_ping(c));
+    w.pump();
+    assert!(w.unread(c) > 700, "the relay reads on: {}", w.unread(c));
+    w.advance(9_999);
+    assert!(w.is_open(c));
+    w.read_again(c);
+    w.pump();
+    assert_eq!((w.unread(c), w.pongs(c)), (0, 1000));
+    w.advance(60_000);
+    assert!(w.is_open(c));
+    w.stop_reading(c, 0);
+    (0..1000).for_each(|_| w.push_ping(c));
+    w.pump();
+    w.advance(9_999);
+    assert!(w.is_open(c));
+    w.advance(1);
+    assert_eq!(w.closed(c), Some((CloseHow::Flush, CloseReason::SlowReader)));
+}
+
 /// A client that reads, however slowly, is not stalled: ten seconds count from the last answer that left. W02.25
 #[test]
 fn slow_reader_of_answers_is_not_stalled() {

@@ -352,7 +352,7 @@ fn deadlines_end_silent_sockets() {
     w.advance(1);
     assert_eq!(w.pings(c), 1);
     w.advance(9_000);
-    w.push_activity(c);
+    w.push_pong(c);
     w.advance(299_999);
     assert_eq!(
         (w.pings(c), w.is_open(c)),

@@ -12,8 +12,8 @@ use std::collections::VecDeque;
 pub enum Input {
     Message(Bytes),
     Text,
-    /// A ping or pong.
-    Activity,
+    Ping,
+    Pong,
 }
 
 /// Where a connection is in its life, seen from the relay.
@@ -46,6 +46,7 @@ pub struct Conn {
     /// Whole messages the client has read and the test has not looked at.
     pub received: VecDeque<Bytes>,
     pub pings: usize,
+    pub pongs: usize,
     pub closed: Option<(CloseHow, CloseReason)>,
     pub authenticated: bool,
     pub moves: usize,
@@ -68,6 +69,7 @@ impl Conn {
             reading: true,
             received: VecDeque::new(),
             pings: 0,
+            pongs: 0,
             closed: None,
             authenticated: false,
             moves: 0,
@@ -132,6 +134,7 @@ impl Conn {
             match opcode {
                 0x82 => self.received.push_back(payload),
                 0x89 => self.pings += 1,
+                0x8a => self.pongs += 1,
                 other => panic!("the relay sent a WebSocket message of head {other:#x}"),
             }
         }

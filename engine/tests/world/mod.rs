@@ -278,9 +278,19 @@ impl World {
         self.out.conns[c.0].inbox.push_back(Input::Text);
     }
 
-    /// Puts a ping or pong on the wire.
-    pub fn push_activity(&mut self, c: C) {
-        self.out.conns[c.0].inbox.push_back(Input::Activity);
+    /// Puts a ping on the wire.
+    pub fn push_ping(&mut self, c: C) {
+        self.out.conns[c.0].inbox.push_back(Input::Ping);
+    }
+
+    /// Puts a pong on the wire.
+    pub fn push_pong(&mut self, c: C) {
+        self.out.conns[c.0].inbox.push_back(Input::Pong);
+    }
+
+    /// Pongs the client has read.
+    pub fn pongs(&self, c: C) -> usize {
+        self.out.conns[c.0].pongs
     }
 
     /// The client goes away.
@@ -589,7 +599,7 @@ impl World {
             };
             count += 1;
             match input {
-                Input::Message(message) => {
+                Input::Message(_) | Input::Ping => {
                     let (now, mut view) = (
                         self.now,
                         View {
@@ -597,13 +607,17 @@ impl World {
                             out: &mut self.out,
                         },
                     );
-                    if self.shards[shard].message(now, id, message, &mut view) == Flow::Pause {
+                    let flow = match input {
+                        Input::Message(message) => self.shards[shard].message(now, id, message, &mut view),
+                        _ => self.shards[shard].pinged(now, id, Bytes::from_static(&[0x8a, 0]), &mut view),
+                    };
+                    if flow == Flow::Pause {
                         self.out.conns[at].paused = true;
                     }
                     self.settle();
                 }
                 Input::Text => self.handle(shard, Event::Text { conn: id }),
-                Input::Activity => self.handle(shard, Event::Activity { conn: id }),
+                Input::Pong => self.handle(shard, Event::Activity { conn: id }),
             }
         }
         count

@@ -360,7 +360,8 @@ impl<'a> Play<'a> {
             1 => self.world.read_again(c),
             2 => self.world.read_some(c, usize::from(self.script.u16())),
             3 => self.world.push_text(c),
-            4 => self.world.push_activity(c),
+            4 if self.script.below(2) == 0 => self.world.push_ping(c),
+            4 => self.world.push_pong(c),
             _ => self.world.hang_up(c),
         }
     }

@@ -111,7 +111,7 @@ impl Committer {
             true => Ok(()),
             false => {
                 self.core.health.begin();
-                let result = self.write(&batches);
+                let result = self.write(&batches, is_full);
                 self.core.health.end();
                 result
             }
@@ -122,17 +122,18 @@ impl Committer {
         }
     }
 
-    fn write(&mut self, batches: &[AppendBatch]) -> Result<(), StoreError> {
+    /// `is_full`: there is no room for records, and none are in it.
+    fn write(&mut self, batches: &[AppendBatch], is_full: bool) -> Result<(), StoreError> {
         let core = self.core.clone();
         let bytes = COMMIT_OVERHEAD + batches.iter().map(batch_bytes).sum::<usize>();
         let purpose = match batches.iter().all(|batch| batch.appends.is_empty()) {
             true => Purpose::Deletions,
             false => Purpose::Records,
         };
-        if !core.has_room(purpose) {
+        if is_full && !core.has_room(purpose) {
             return Err(StoreError::NotCommitted);
         }
-        if let Err(error) = self.make_room(bytes as u64, purpose) {
+        if let Err(error) = self.make_room(bytes as u64, purpose, is_full) {
             core.note_refusal(&error);
             return Err(StoreError::NotCommitted);
         }
@@ -179,12 +180,11 @@ impl Committer {
     }
 
     /// Sees to it that there is a segment with room for so many bytes.
-    fn make_room(&mut self, bytes: u64, purpose: Purpose) -> io::Result<()> {
+    fn make_room(&mut self, bytes: u64, purpose: Purpose, is_full: bool) -> io::Result<()> {
         let core = self.core.clone();
-        let is_short = purpose == Purpose::Deletions && !core.has_room(Purpose::Records);
         let fits = |open: &Open| {
             let is_worth_it = open.entries > 0 && open.of.length >= core.options.segment_bytes / SHORT_PART;
-            let ends_early = is_short && is_worth_it;
+            let ends_early = is_full && is_worth_it;
             open.of.length + bytes <= open.room && open.entries < ENTRIES_MAX && !ends_early
         };
         if !self.open.as_ref().is_some_and(fits) {

@@ -15,6 +15,7 @@
 mod pool;
 
 use crate::driver::UNSENT_BYTES;
+use crate::locked;
 use bytes::BytesMut;
 use io_uring::types::{CancelBuilder, Fd, Fixed, SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue};
@@ -112,6 +113,10 @@ impl Drop for NoWayOut {
 impl Ring {
     /// A ring for this thread with room for so many files.
     pub(super) fn new(files: u32, sizes: Sizes) -> io::Result<Self> {
+        locked::make(|| Self::attempt(files, sizes))
+    }
+
+    fn attempt(files: u32, sizes: Sizes) -> io::Result<Self> {
         let uring: IoUring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
